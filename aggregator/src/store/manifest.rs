@@ -1,0 +1,118 @@
+//! `manifest.json`: what a run is, who took part, how it ended.
+
+use std::collections::BTreeMap;
+
+use gapscope_proto::clock::ClockKey;
+use gapscope_proto::host::{Anchor, HostFacts, ProbingEnded, ProbingStarted};
+use gapscope_proto::ids::{AgentId, Incarnation, RunId, TargetName};
+use gapscope_proto::plan::RunPlan;
+use gapscope_proto::fault::Subject;
+use serde::{Deserialize, Serialize};
+
+/// Version of the run folder written by this build; older ones stay readable.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Where a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunState {
+    /// Agents may still send.
+    Running,
+    /// Ended in an orderly way; parts are merged.
+    Closed,
+    /// Found unfinished when an aggregator started; what is there is valid.
+    Interrupted,
+}
+
+/// How slots follow each other in this run's schedules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Schedule {
+    /// Slot k is due at origin + phase + k * interval, whatever happens.
+    OpenLoop,
+    /// An imported run whose probe waited for the answer, then slept: slots are
+    /// reconstructed, and slots that passed meanwhile count as waited.
+    Reconstructed,
+}
+
+/// One start of an agent within the run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IncarnationEntry {
+    /// Which.
+    pub incarnation: Incarnation,
+    /// The clock its stamps were read from.
+    pub clock: ClockKey,
+    /// First record of its probing, when it arrived.
+    pub started: Option<ProbingStarted>,
+    /// Last record of its probing, when it arrived.
+    pub ended: Option<ProbingEnded>,
+    /// Highest sample seq that the agent said it had written (0: none known).
+    pub samples_announced: u64,
+    /// Highest sample seq stored or declared lost without a hole below.
+    pub samples_committed: u64,
+    /// Likewise for host records.
+    pub host_committed: u64,
+}
+
+/// A target as an agent knows it. No secrets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetEntry {
+    /// Name.
+    pub name: TargetName,
+    /// host:port as configured at the agent.
+    pub address: String,
+    /// User name.
+    pub user: String,
+}
+
+/// An agent that took part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentEntry {
+    /// Which.
+    pub agent_id: AgentId,
+    /// Its program's version.
+    pub program_version: String,
+    /// Its host.
+    pub host: HostFacts,
+    /// The targets it offered.
+    pub targets: Vec<TargetEntry>,
+    /// Its starts.
+    pub incarnations: Vec<IncarnationEntry>,
+}
+
+/// The whole file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`FORMAT_VERSION`] of the writer.
+    pub format_version: u32,
+    /// The run.
+    pub run_id: RunId,
+    /// Where it stands.
+    pub state: RunState,
+    /// Wall time of creation, RFC 3339, UTC; a label, never used in arithmetic.
+    pub created_utc: String,
+    /// Wall time of the close.
+    pub closed_utc: Option<String>,
+    /// Why it ended.
+    pub end_reason: Option<String>,
+    /// The aggregator's version.
+    pub program_version: String,
+    /// The aggregator's host.
+    pub host: HostFacts,
+    /// The aggregator's clock, the run's timeline.
+    pub clock: ClockKey,
+    /// The aggregator's clocks at creation (and at close): RAW to UTC.
+    pub anchors: Vec<Anchor>,
+    /// What was asked of the agents.
+    pub plan: RunPlan,
+    /// How slots follow each other.
+    pub schedule: Schedule,
+    /// What faults may be done to.
+    pub subjects: Vec<Subject>,
+    /// For people: runtime, programs and their versions ...
+    pub labels: BTreeMap<String, String>,
+    /// Who took part.
+    pub agents: Vec<AgentEntry>,
+    /// What the aggregator itself has to say against the data.
+    pub caveats: Vec<String>,
+}

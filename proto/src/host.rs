@@ -1,0 +1,120 @@
+//! What an agent reports about its host and itself, beside the samples.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::ClockKey;
+
+/// One record of the host stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostRecord {
+    /// A ticker's lateness.
+    Lag(Lag),
+    /// A clock exchange.
+    Exchange(Exchange),
+    /// All clocks read together.
+    Anchor(Anchor),
+    /// Probing for a run began.
+    Started(ProbingStarted),
+    /// Probing for a run ended.
+    Ended(ProbingEnded),
+}
+
+/// Lateness of a 10 ms ticker: tells a slow target from a paused agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lag {
+    /// Due time of the last tick in this record, RAW ns of the agent.
+    pub at_ns: i64,
+    /// How many consecutive ticks this record stands for.
+    pub ticks: u32,
+    /// The largest lateness among them, in ns.
+    pub late_max_ns: u64,
+}
+
+/// Four stamps of one exchange: agent sends, aggregator receives and sends,
+/// agent receives. A send stamp is never late, a receive stamp never early.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exchange {
+    /// Agent's clock, at or before the ping left.
+    pub a1_ns: i64,
+    /// Aggregator's clock, at or after the ping arrived.
+    pub s1_ns: i64,
+    /// Aggregator's clock, at or before the pong left.
+    pub s2_ns: i64,
+    /// Agent's clock, at or after the pong arrived.
+    pub a2_ns: i64,
+    /// The aggregator's clock.
+    pub server: ClockKey,
+}
+
+/// A host's clocks, read between two readings of RAW.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Anchor {
+    /// RAW before the others were read.
+    pub raw_before_ns: i64,
+    /// RAW after the others were read.
+    pub raw_after_ns: i64,
+    /// CLOCK_MONOTONIC.
+    pub monotonic_ns: i64,
+    /// CLOCK_BOOTTIME.
+    pub boottime_ns: i64,
+    /// CLOCK_REALTIME.
+    pub realtime_ns: i64,
+    /// How late the timer was that led to this reading.
+    pub timer_late_ns: u64,
+}
+
+/// An incarnation began to probe for a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbingStarted {
+    /// Slot k of a client with phase p is due at `origin_ns + p + k * interval`.
+    pub origin_ns: i64,
+    /// Probing ends by itself here.
+    pub planned_end_ns: i64,
+    /// The clock of this and of all stamps of this incarnation.
+    pub clock: ClockKey,
+}
+
+/// An incarnation stopped probing for a run, with its own books.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbingEnded {
+    /// Slots due before this were due; later ones were not.
+    pub end_ns: i64,
+    /// "planned end", "stopped", "shutdown" ...
+    pub reason: String,
+    /// Slots due while this incarnation was probing.
+    pub due: u64,
+    /// Slots probed.
+    pub sampled: u64,
+    /// Slots that passed while the client waited for an answer.
+    pub waited: u64,
+    /// Slots that passed because the agent itself was late.
+    pub overslept: u64,
+}
+
+/// What a host is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// Host name.
+    pub hostname: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Processors online.
+    pub cpus: u32,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+}
+
+impl HostFacts {
+    /// Reads them from the running system.
+    pub fn read() -> Self {
+        let uname = rustix::system::uname();
+        let memory = rustix::system::sysinfo();
+        Self {
+            hostname: uname.nodename().to_string_lossy().into_owned(),
+            kernel: uname.release().to_string_lossy().into_owned(),
+            cpus: std::thread::available_parallelism()
+                .map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
+            memory_bytes: (memory.totalram as u64).saturating_mul(u64::from(memory.mem_unit)),
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! gapscope's shared vocabulary: validated domain types, the frames of the
+//! spool, and the wire messages.
+//!
+//! Everything here is pure except [`clock::SystemClock`], which reads the
+//! kernel's clocks.
+
+pub mod batch;
+pub mod clock;
+pub mod convert;
+pub mod fault;
+pub mod frame;
+pub mod host;
+pub mod ids;
+pub mod plan;
+pub mod sample;
+pub mod time;
+pub mod wire;
+
+/// Version of the wire protocol spoken by this build (see `gapscope.proto`).
+pub const PROTOCOL_VERSION: u32 = 1;
