@@ -153,6 +153,8 @@ pub async fn run(
             },
         }
     }
+    // An uplink that wants to give an order must not wait for ever.
+    drop(orders);
     agent.leave(uplink).await;
     background.cancel();
     Ok(())
@@ -278,7 +280,10 @@ impl Agent {
         self.tools.spool.flush().await;
         let leave = Request::Leave(SHUTDOWN_SEND, "shutdown".to_owned());
         if self.requests.send(leave).await.is_ok() {
-            let _ = uplink.await;
+            let most = SHUTDOWN_SEND + Duration::from_secs(3);
+            if tokio::time::timeout(most, uplink).await.is_err() {
+                tracing::warn!("the uplink did not end in time; what is left stays in the spool");
+            }
         }
         tracing::info!(given_up = self.tools.graveyard.buried(), "done");
     }

@@ -381,7 +381,8 @@ impl Runner {
                 }
                 Action::GaveUp(stream, records) => {
                     tracing::error!(run = %stream.run, records, "the aggregator does not know this run; its records are given up");
-                    let _ = self.up.orders.send(Order::Unknown(stream.run)).await;
+                    // Comes again with the next frame if the queue is full.
+                    let _ = self.up.orders.try_send(Order::Unknown(stream.run));
                 }
                 Action::Reconnect(why) => broken = Some(why.to_owned()),
             }
