@@ -11,9 +11,12 @@ use clap::Parser;
 
 pub mod cli;
 pub mod commands;
+pub mod control;
 pub mod duration;
 pub mod exit;
+pub mod ingest;
 pub mod output;
+pub mod server;
 pub mod store;
 pub mod utc;
 
