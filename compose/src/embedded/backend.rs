@@ -54,6 +54,9 @@ pub struct BackendConfig {
     /// with it, as real servers do. Backends with equal numbers hand out equal
     /// ids to clients that connect in step.
     pub first_connection_id: u32,
+    /// Every connection gets `first_connection_id`: for asking whether equal
+    /// ids on several servers hide anything. `KILL` then ends any one of them.
+    pub constant_connection_id: bool,
     /// What `VERSION()` and the greeting say.
     pub version: String,
     /// What `@@server_id` says.
@@ -79,6 +82,7 @@ impl BackendConfig {
             name,
             port: 0,
             first_connection_id: 1,
+            constant_connection_id: false,
             version: "11.4.99-gapscope-embedded".into(),
             server_id: 1,
             credentials: Credentials::new("probe", ""),
@@ -363,16 +367,25 @@ impl Backend {
     }
 
     /// Stops as a server told to: refuses new connections at once, then closes
-    /// the held ones with a FIN. Returns when nothing is left.
+    /// the held ones with a FIN. Returns when nothing is left. Errs unless it is
+    /// serving: a stopped process does not hear that it is to end.
     pub async fn stop_gracefully(&self, held: Held) -> Result<FaultTruth, FaultError> {
-        self.inner.take_down("stop", Cut::Fin, held).await
+        self.inner
+            .take_down("stop", Cut::Fin, held, &[Mode::Serving])
+            .await
     }
 
     /// Vanishes as a killed process whose connections are reset: refuses new
     /// connections at once, resets held ones. Returns when nothing is left.
+    /// Errs unless it is serving or hung.
     pub async fn crash(&self) -> Result<FaultTruth, FaultError> {
         self.inner
-            .take_down("crash", Cut::Rst, Held::CutAtOnce)
+            .take_down(
+                "crash",
+                Cut::Rst,
+                Held::CutAtOnce,
+                &[Mode::Serving, Mode::Hung],
+            )
             .await
     }
 
@@ -414,10 +427,12 @@ impl Backend {
 
     /// Ends everything and waits for it. The port is free once the backend is dropped.
     pub async fn shutdown(&self) {
-        if self.mode() != Mode::Stopped {
-            // An error means that it was stopped meanwhile.
-            let _ = self.stop_gracefully(Held::CutAtOnce).await;
-        }
+        let any = [Mode::Serving, Mode::Hung, Mode::BlackHoled];
+        // An error means that it is stopped already.
+        let _ = self
+            .inner
+            .take_down("shut down", Cut::Fin, Held::CutAtOnce, &any)
+            .await;
         self.inner.shutdown.cancel();
         self.inner.tasks.close();
         self.inner.tasks.wait().await;
@@ -462,6 +477,7 @@ impl Inner {
         step: &'static str,
         cut: Cut,
         held: Held,
+        from: &[Mode],
     ) -> Result<FaultTruth, FaultError> {
         let asked_ns = self.now();
         let _one = self.faults.lock().await;
@@ -473,11 +489,10 @@ impl Inner {
         let (mut truth, cancel, tasks) = {
             let mut gate = self.gate_mut();
             let effective_ns = self.now();
-            if matches!(gate.mode, Mode::Stopped | Mode::Draining) {
+            if !from.contains(&gate.mode) {
                 return Err(self.not_now(step, gate.mode));
             }
-            // A process that hangs has to go on before it can finish a statement.
-            let drain = matches!(held, Held::AfterStatement(_)) && gate.mode == Mode::Serving;
+            let drain = matches!(held, Held::AfterStatement(_));
             if let Some(listener) = gate.listener.take() {
                 // Refuses from here on, whoever else still holds the listener.
                 let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
@@ -737,7 +752,10 @@ impl Inner {
                 return;
             }
             let connection = Arc::new(Connection {
-                id: self.next_id.fetch_add(1, Ordering::SeqCst),
+                id: self.next_id.fetch_add(
+                    u32::from(!self.config.constant_connection_id),
+                    Ordering::SeqCst,
+                ),
                 stream,
                 phase: Mutex::new(Phase::Idle),
                 tainted: AtomicBool::new(false),
@@ -794,7 +812,8 @@ impl Drop for Registered<'_> {
         let connection = self.inner.connections().remove(&self.serial);
         drop(connection);
         if *self.inner.modes.borrow() == Mode::Draining {
-            self.inner.modes.send_replace(Mode::Draining);
+            // Wakes the drain; the mode is its business.
+            self.inner.modes.send_modify(|_| {});
         }
     }
 }
@@ -873,7 +892,9 @@ impl Talk<'_> {
                         tokio::time::sleep(wait).await;
                     }
                     self.send(&out).await?;
-                    inner.statements.fetch_add(1, Ordering::Relaxed);
+                    if !self.connection.tainted.load(Ordering::SeqCst) {
+                        inner.statements.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             }
             self.end_statement()?;

@@ -11,7 +11,7 @@
 //!   first backend that is up;
 //! - during a statement that only reads (`SELECT`, `SHOW`, ping ...), it is sent
 //!   once more over a new connection, silently;
-//! - during another statement, or with a transaction open (or autocommit off),
+//! - during another statement (a prepared one counts as such), or with a transaction open (or autocommit off),
 //!   the client gets error 2013 (its effect is unknown) and keeps its connection;
 //! - a backend that gives no answer for [`L7Config::server_timeout`] and that the
 //!   health check holds for down counts as lost;

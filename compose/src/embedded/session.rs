@@ -313,9 +313,12 @@ impl<'a> Session<'a> {
                 return Ok(After::Answer(Duration::ZERO));
             }
             Statement::Set(assignments) => {
+                let mut sleep = Duration::ZERO;
                 for assignment in assignments {
-                    self.assign(assignment, params)?;
+                    sleep = sleep.saturating_add(self.assign(assignment, params)?);
                 }
+                Outbox::new(out, 1).ok(self.status);
+                return Ok(After::Answer(sleep.min(MAX_SLEEP)));
             }
             Statement::Use(name) => self.database = Some(name.clone()),
             Statement::Begin => self.status.insert(StatusFlags::SERVER_STATUS_IN_TRANS),
@@ -366,18 +369,17 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn assign(&mut self, assignment: &Assignment, params: &[Value]) -> Result<(), SqlError> {
+    /// Assigns; returns how long the value's evaluation sleeps.
+    fn assign(&mut self, assignment: &Assignment, params: &[Value]) -> Result<Duration, SqlError> {
         match assignment {
-            Assignment::Ignored => {}
-            Assignment::Global(_) => {
-                return Err(SqlError::new(
-                    1227,
-                    "42000",
-                    "Access denied; you need (at least one of) the SUPER privilege(s) for this operation",
-                ));
-            }
+            Assignment::Ignored => Ok(Duration::ZERO),
+            Assignment::Global(_) => Err(SqlError::new(
+                1227,
+                "42000",
+                "Access denied; you need (at least one of) the SUPER privilege(s) for this operation",
+            )),
             Assignment::User(name, expr) => {
-                let (value, _) = self.eval(expr, params)?;
+                let (value, sleep) = self.eval(expr, params)?;
                 if self.user_variables.len() >= MAX_USER_VARIABLES
                     && !self.user_variables.contains_key(name)
                 {
@@ -388,9 +390,10 @@ impl<'a> Session<'a> {
                     ));
                 }
                 self.user_variables.insert(name.clone(), value);
+                Ok(sleep)
             }
             Assignment::Session(name, expr) => {
-                let (value, _) = self.eval(expr, params)?;
+                let (value, sleep) = self.eval(expr, params)?;
                 if name == "max_allowed_packet" {
                     let message = "SESSION variable 'max_allowed_packet' is read-only. Use SET GLOBAL to assign the value";
                     return Err(SqlError::new(1621, "HY000", message));
@@ -418,9 +421,9 @@ impl<'a> Session<'a> {
                 } else {
                     self.session_variables.insert(name.clone(), value);
                 }
+                Ok(sleep)
             }
         }
-        Ok(())
     }
 
     fn system_variable(&self, name: &str) -> Result<Value, SqlError> {
