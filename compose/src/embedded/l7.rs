@@ -234,7 +234,6 @@ async fn accept(
                         database: None,
                         link: None,
                         had_link: false,
-                        generation: 0,
                         in_transaction: false,
                         transaction_lost: false,
                         statements: HashMap::new(),
@@ -279,13 +278,11 @@ struct Client<'a> {
     database: Option<Vec<u8>>,
     link: Option<Link>,
     had_link: bool,
-    /// Goes up with each backend connection.
-    generation: u64,
     in_transaction: bool,
     transaction_lost: bool,
-    /// The client's number of a prepared statement to the generation it was
-    /// prepared in, and its number there.
-    statements: HashMap<u32, (u64, u32)>,
+    /// The client's number of a prepared statement to its number on the present
+    /// backend connection. The client's numbers are never used twice.
+    statements: HashMap<u32, u32>,
     last_statement: u32,
     /// The answer being collected, as it goes to the client.
     answer: Vec<u8>,
@@ -418,9 +415,7 @@ impl Client<'_> {
         } else {
             self.statements.get(&theirs).copied()
         };
-        if let (Some((generation, ours)), Some(link)) = (known, &self.link)
-            && generation == self.generation
-        {
+        if let (Some(ours), Some(link)) = (known, &self.link) {
             set_statement_id(command, ours);
             // A loss shows at the next statement.
             let _ = write_all(&link.stream, command).await;
@@ -467,10 +462,8 @@ impl Client<'_> {
             }
             if let Some(theirs) = theirs {
                 match self.statements.get(&theirs) {
-                    Some((generation, ours)) if *generation == self.generation => {
-                        set_statement_id(command, *ours);
-                    }
-                    _ => {
+                    Some(ours) => set_statement_id(command, *ours),
+                    None => {
                         let message = format!(
                             "Unknown prepared statement handler ({theirs}) on this backend connection"
                         );
@@ -589,8 +582,7 @@ impl Client<'_> {
                 // The client gets a number that is good for its whole connection.
                 if let Some(ours) = statement_id(&self.answer) {
                     self.last_statement = self.last_statement.wrapping_add(1).max(1);
-                    self.statements
-                        .insert(self.last_statement, (self.generation, ours));
+                    self.statements.insert(self.last_statement, ours);
                     set_statement_id(&mut self.answer, self.last_statement);
                 }
             }
@@ -634,7 +626,7 @@ impl Client<'_> {
             return Err(Failure::Told(SqlError::new(1105, "HY000", message)));
         };
         self.link = Some(link);
-        self.generation += 1;
+        self.statements.clear();
         if std::mem::replace(&mut self.had_link, true) {
             self.inner.reconnects.fetch_add(1, Ordering::Relaxed);
         }

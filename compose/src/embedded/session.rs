@@ -16,8 +16,11 @@ use super::wire::{Outbox, Reader, SqlError, put_lenenc, put_text};
 /// Longest single sleep; a longer one is cut.
 const MAX_SLEEP: Duration = Duration::from_secs(24 * 3600);
 /// Bounds on what one session may hold.
-const MAX_USER_VARIABLES: usize = 1024;
+const MAX_USER_VARIABLES: usize = 256;
+const MAX_USER_VARIABLE_BYTES: usize = 64 << 10;
 const MAX_PREPARED: usize = 1024;
+const MAX_PREPARED_BYTES: usize = 64 << 10;
+/// Longest value an expression may have.
 const MAX_VALUE_BYTES: usize = 1 << 24;
 
 /// Which table answers the question for a server's global variables.
@@ -106,6 +109,8 @@ struct Prepared {
     types: Vec<(u8, bool)>,
     /// Sent ahead by COM_STMT_SEND_LONG_DATA.
     long: HashMap<usize, Vec<u8>>,
+    /// Something sent ahead could not be kept: the next execute says so.
+    long_lost: bool,
 }
 
 /// The last text query and its parse, so that a repeated probe is parsed once.
@@ -238,11 +243,12 @@ impl<'a> Session<'a> {
             0x1A => {
                 // COM_STMT_RESET
                 let id = u32::from_le_bytes(Reader(body).array().ok_or_else(malformed)?);
-                self.prepared
+                let prepared = self
+                    .prepared
                     .get_mut(&id)
-                    .ok_or_else(|| unknown_statement(id, "mysqld_stmt_reset"))?
-                    .long
-                    .clear();
+                    .ok_or_else(|| unknown_statement(id, "mysqld_stmt_reset"))?;
+                prepared.long.clear();
+                prepared.long_lost = false;
             }
             0x1F => {
                 // COM_RESET_CONNECTION: all but the default database.
@@ -380,6 +386,12 @@ impl<'a> Session<'a> {
             )),
             Assignment::User(name, expr) => {
                 let (value, sleep) = self.eval(expr, params)?;
+                let long =
+                    matches!(&value, Value::Text(text) if text.len() > MAX_USER_VARIABLE_BYTES);
+                if name.len() > 64 || long {
+                    let message = "The user variable's name or value is too long for this server";
+                    return Err(SqlError::new(1105, "HY000", message));
+                }
                 if self.user_variables.len() >= MAX_USER_VARIABLES
                     && !self.user_variables.contains_key(name)
                 {
@@ -596,6 +608,10 @@ impl<'a> Session<'a> {
     }
 
     fn prepare(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<After, SqlError> {
+        if text.len() > MAX_PREPARED_BYTES {
+            let message = "The prepared statement is too long for this server";
+            return Err(SqlError::new(1105, "HY000", message));
+        }
         let parsed = Self::understand(text)?;
         let mut columns: Vec<(Vec<u8>, ColumnType)> = Vec::new();
         match &parsed.statement {
@@ -663,6 +679,7 @@ impl<'a> Session<'a> {
                 parsed,
                 types: Vec::new(),
                 long: HashMap::new(),
+                long_lost: false,
             },
         );
         Ok(After::Answer(Duration::ZERO))
@@ -690,11 +707,12 @@ impl<'a> Session<'a> {
             && let Some(prepared) = self.prepared.get_mut(&u32::from_le_bytes(id))
         {
             let index = usize::from(u16::from_le_bytes(index));
-            if index < prepared.parsed.params {
+            let sent: usize = prepared.long.values().map(Vec::len).sum();
+            if index < prepared.parsed.params && sent + reader.0.len() <= MAX_VALUE_BYTES {
                 let value = prepared.long.entry(index).or_default();
-                if value.len() + reader.0.len() <= MAX_VALUE_BYTES {
-                    value.extend_from_slice(reader.0);
-                }
+                value.extend_from_slice(reader.0);
+            } else {
+                prepared.long_lost = true;
             }
         }
         Ok(After::Silence)
@@ -734,6 +752,10 @@ fn put_binary_row(out: &mut Vec<u8>, columns: &[(&[u8], Value)]) {
 /// Reads the parameters of an execute, after the statement's id.
 fn bind(prepared: &mut Prepared, mut reader: Reader<'_>) -> Result<Vec<Value>, SqlError> {
     let count = prepared.parsed.params;
+    if std::mem::take(&mut prepared.long_lost) {
+        let message = "A parameter sent ahead was too long or had no place";
+        return Err(SqlError::new(1210, "HY000", message));
+    }
     let _flags = reader.u8().ok_or_else(malformed)?;
     let _iterations: [u8; 4] = reader.array().ok_or_else(malformed)?;
     if count == 0 {
