@@ -571,6 +571,31 @@ mod tests {
         assert_eq!(code(&refused), Some(1290));
     }
 
+    #[test]
+    fn long_parameters_are_kept_or_missed() {
+        let facts = facts();
+        let mut session = Session::new(&facts, 1, true, None);
+        answer(&mut session, b"\x16SELECT ?");
+        // One parameter, not null, bound as a string that was sent ahead.
+        let execute = b"\x17\x01\0\0\0\0\x01\0\0\0\0\x01\xFD\0";
+        assert!(answer(&mut session, b"\x18\x01\0\0\0\0\0long ").is_empty());
+        assert!(answer(&mut session, b"\x18\x01\0\0\0\0\0value").is_empty());
+        let row = answer(&mut session, execute);
+        assert!(
+            row.windows(11).any(|part| part == b"\x0Along value"),
+            "{row:?}"
+        );
+        // There is no second parameter: the next execute says so, once.
+        assert!(answer(&mut session, b"\x18\x01\0\0\0\x01\0lost").is_empty());
+        assert_eq!(code(&answer(&mut session, execute)), Some(1210));
+        assert_eq!(code(&answer(&mut session, b"\x1A\x01\0\0\0")), None);
+        assert_eq!(
+            code(&answer(&mut session, execute)),
+            Some(1835),
+            "nothing was sent"
+        );
+    }
+
     proptest! {
         #[test]
         fn no_command_panics(
