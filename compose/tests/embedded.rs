@@ -609,6 +609,11 @@ async fn faulted(fault: Fault) {
     let new = timeout(LONG, new).await.unwrap().unwrap();
     check_truth(&format!("{what}, held"), &held, truth.effect, clear.cleared);
     check_truth(&format!("{what}, new"), &new, truth.effect, clear.cleared);
+    eprintln!(
+        "{what}: took effect within {} us, was cleared within {} us",
+        (truth.effect.latest_ns - truth.effect.earliest_ns) / 1000,
+        (clear.cleared.latest_ns - clear.cleared.earliest_ns) / 1000
+    );
     let goes = matches!(fault, Fault::Stop | Fault::Drain | Fault::Crash);
     assert_eq!(truth.listener_refused.is_some(), goes);
     assert_eq!(truth.gone.is_some(), goes);
@@ -706,6 +711,18 @@ async fn each_fault_looks_like_itself() {
         .unwrap()
         .unwrap();
 
+    // A hung one can be killed.
+    let mut held = TcpStream::connect(addr).await.unwrap();
+    raw_packet(&mut held).await.unwrap();
+    backend.hang().await.unwrap();
+    let truth = backend.crash().await.unwrap();
+    assert!(truth.listener_refused.is_some());
+    let error = held.read_u8().await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    let error = TcpStream::connect(addr).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    backend.restart().await.unwrap();
+
     // A black hole swallows; who lost something is reset at its end, others are kept.
     let mut idle = connect(addr).await;
     let mut loser = connect(addr).await;
@@ -748,6 +765,23 @@ async fn a_drain_lets_running_statements_finish() {
         effect.latest_ns - effect.earliest_ns > 100_000_000,
         "{effect:?}"
     );
+    backend.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_drain_has_an_end() {
+    let backend = backend("a").await;
+    let mut busy = connect(backend.addr()).await;
+    let running = tokio::spawn(async move { busy.query_drop("SELECT SLEEP(60)").await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let grace = Duration::from_millis(50);
+    let truth = timeout(LONG, backend.stop_gracefully(Held::AfterStatement(grace)))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(running.await.unwrap().is_err());
+    assert!(truth.effect.latest_ns - truth.effect.earliest_ns >= 50_000_000);
+    assert_eq!(backend.connections(), 0);
     backend.shutdown().await;
 }
 
@@ -912,6 +946,24 @@ async fn l4_passes_a_half_close_on() {
     assert_eq!(all, b"over");
     echo.await.unwrap();
     proxy.shutdown().await;
+}
+
+#[tokio::test]
+async fn l4_passes_a_reset_on_and_leaves_nothing() {
+    let a = backend("a").await;
+    // A check so slow that it plays no part after its first time.
+    let proxy = l4(&[&a], Duration::from_secs(60), false).await;
+    let held = connect(proxy.addr()).await;
+    let mut client = TcpStream::connect(proxy.addr()).await.unwrap();
+    raw_packet(&mut client).await.unwrap();
+    until("both are there", || a.connections() == 2).await;
+    client.set_zero_linger().unwrap();
+    drop(client);
+    until("one is gone", || a.connections() == 1).await;
+    timeout(LONG, proxy.shutdown()).await.unwrap();
+    until("none is left", || a.connections() == 0).await;
+    drop(held);
+    a.shutdown().await;
 }
 
 #[tokio::test]

@@ -251,6 +251,8 @@ pub(crate) fn put_login(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn proof_of(password: &str, scramble: &Scramble) -> Vec<u8> {
@@ -303,5 +305,28 @@ mod tests {
     fn secrets_are_not_shown() {
         let text = format!("{:?}", Credentials::new("probe", "hunter2"));
         assert!(!text.contains("hunter2"), "{text}");
+    }
+
+    proptest! {
+        #[test]
+        fn no_greeting_or_login_panics(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            capabilities: u32,
+        ) {
+            let _ = read_greeting(&bytes);
+            let mut greeting = vec![10, b'v', 0];
+            greeting.extend_from_slice(&bytes);
+            let _ = read_greeting(&greeting);
+            // A login with a sound head, so that what follows is reached.
+            let mut login = capabilities.to_le_bytes().to_vec();
+            login.extend([0; 28]);
+            login.extend_from_slice(&bytes);
+            for payload in [&bytes, &login] {
+                if let Ok(login) = read_login(payload, server_capabilities(true)) {
+                    let open = Credentials::new("probe", "");
+                    let _ = verify(&open, &Scramble::random(), &login.user, &login.proof);
+                }
+            }
+        }
     }
 }
