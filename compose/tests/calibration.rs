@@ -39,7 +39,12 @@ impl Truth {
     }
 }
 
-async fn fault_and_clear(backend: &Backend, number: usize, round: usize, length: Duration) -> Truth {
+async fn fault_and_clear(
+    backend: &Backend,
+    number: usize,
+    round: usize,
+    length: Duration,
+) -> Truth {
     let kinds = ["stopped", "crashed", "hung", "black-holed"];
     // Each backend lives through each kind, in an order of its own.
     let kind = kinds[(number + round) % kinds.len()];
@@ -87,8 +92,21 @@ async fn the_truth_lies_in_every_window() {
         let agent = common::agent(&aggregator, "prober", &config);
         common::wait_for_agent(&aggregator, "prober");
         let mut args = vec![
-            "start", "--duration", "120s", "--reused", "1", "--interval", "20ms", "--patient",
-            "0", "--new", "1", "--new-interval", "50ms", "--timeout", "400ms",
+            "start",
+            "--duration",
+            "120s",
+            "--reused",
+            "1",
+            "--interval",
+            "20ms",
+            "--patient",
+            "0",
+            "--new",
+            "1",
+            "--new-interval",
+            "50ms",
+            "--timeout",
+            "400ms",
         ];
         let names: Vec<String> = (0..BACKENDS).map(|n| format!("db-{n}")).collect();
         for name in &names {
@@ -171,8 +189,16 @@ async fn the_truth_lies_in_every_window() {
                 })
                 .unwrap_or_else(|| panic!("no window spans the fault: {}", context()));
             let upper = window.upper_ns.expect("closed on both sides");
-            assert!(window.lower_ns <= truth.longest(), "lower bound too long: {}", context());
-            assert!(upper >= truth.shortest(), "upper bound too short: {}", context());
+            assert!(
+                window.lower_ns <= truth.longest(),
+                "lower bound too long: {}",
+                context()
+            );
+            assert!(
+                upper >= truth.shortest(),
+                "upper bound too short: {}",
+                context()
+            );
             seen += 1;
             widest = widest.max(upper - window.lower_ns);
         }

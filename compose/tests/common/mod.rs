@@ -54,7 +54,13 @@ impl Aggregator {
         let address = data.join("address");
         let process = Running(
             lab()
-                .args(["aggregator", "serve", "--listen", "127.0.0.1:0", "--die-with-parent"])
+                .args([
+                    "aggregator",
+                    "serve",
+                    "--listen",
+                    "127.0.0.1:0",
+                    "--die-with-parent",
+                ])
                 .arg("--data")
                 .arg(data)
                 .arg("--address-file")
@@ -64,7 +70,9 @@ impl Aggregator {
                 .expect("the aggregator starts"),
         );
         let bound = wait_for("the aggregator's address", || {
-            std::fs::read_to_string(&address).ok().filter(|text| !text.trim().is_empty())
+            std::fs::read_to_string(&address)
+                .ok()
+                .filter(|text| !text.trim().is_empty())
         });
         Self {
             url: format!("http://{}", bound.trim()),
@@ -105,7 +113,14 @@ pub fn agent(aggregator: &Aggregator, id: &str, config: &str) -> Running {
     std::fs::write(&file, config).expect("the configuration is written");
     Running(
         lab()
-            .args(["agent", "run", "--die-with-parent", "--agent-id", id, "--config"])
+            .args([
+                "agent",
+                "run",
+                "--die-with-parent",
+                "--agent-id",
+                id,
+                "--config",
+            ])
             .arg(&file)
             .args(["--aggregator", &aggregator.url, "--data"])
             .arg(&aggregator.data)
@@ -119,7 +134,9 @@ pub fn agent(aggregator: &Aggregator, id: &str, config: &str) -> Running {
 pub fn wait_for_agent(aggregator: &Aggregator, id: &str) {
     wait_for("the agent's session", || {
         let output = aggregator.try_command(&["agents"]);
-        String::from_utf8_lossy(&output.stdout).contains(id).then_some(())
+        String::from_utf8_lossy(&output.stdout)
+            .contains(id)
+            .then_some(())
     });
 }
 
