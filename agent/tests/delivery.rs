@@ -107,6 +107,7 @@ async fn all_arrives_once_through_cut_sessions() {
         .await;
     shutdown.cancel();
     agent.await.expect("no panic");
+    aggregator.until("the good-bye", |a| a.goodbyes == 1).await;
     let arrived = aggregator.stop();
     let arrived = arrived.lock().expect("ok");
     let books = books(&arrived, run);
@@ -125,7 +126,6 @@ async fn all_arrives_once_through_cut_sessions() {
     );
     assert_eq!(arrived.losses, []);
     assert_eq!(books.reason, "planned end");
-    assert_eq!(arrived.goodbyes, 1);
     for sample in arrived.samples.values().flatten().map(|(_, s)| s) {
         assert_eq!(sample.outcome, Outcome::Ok, "{sample:?}");
         assert!(sample.started >= sample.scheduled, "{sample:?}");

@@ -821,8 +821,11 @@ fn merged(frames: Vec<Frame>) -> Vec<Frame> {
 }
 
 /// Syncs files on a thread of its own.
+///
+/// Dropping it waits for the thread, so that the folder is free afterwards.
 struct Syncer {
-    jobs: std::sync::mpsc::Sender<Job>,
+    jobs: Option<std::sync::mpsc::Sender<Job>>,
+    thread: Option<std::thread::JoinHandle<()>>,
     busy: Arc<AtomicBool>,
     failed: Arc<AtomicBool>,
     folder_changed: Arc<AtomicBool>,
@@ -837,8 +840,9 @@ enum Job {
 impl Syncer {
     fn start(disk: Arc<Disk>) -> std::io::Result<Self> {
         let (jobs, todo) = std::sync::mpsc::channel();
-        let syncer = Self {
-            jobs,
+        let mut syncer = Self {
+            jobs: Some(jobs),
+            thread: None,
             busy: Arc::default(),
             failed: Arc::default(),
             folder_changed: Arc::default(),
@@ -848,7 +852,7 @@ impl Syncer {
             syncer.failed.clone(),
             syncer.folder_changed.clone(),
         );
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("spool-sync".into())
             .spawn(move || {
                 let sync = |file: &File| {
@@ -886,7 +890,14 @@ impl Syncer {
                     }
                 }
             })?;
+        syncer.thread = Some(thread);
         Ok(syncer)
+    }
+
+    fn send(&self, job: Job) -> bool {
+        self.jobs
+            .as_ref()
+            .is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
     fn folder_changed(&self) {
@@ -896,19 +907,28 @@ impl Syncer {
     /// Unless one is still running.
     fn sync_soon(&self, file: Arc<File>) {
         if !self.busy.swap(true, Ordering::SeqCst) {
-            let _ = self.jobs.send(Job::Sync(file));
+            self.send(Job::Sync(file));
         }
     }
 
     fn sync_then_remove(&self, file: Arc<File>, tails: Vec<u64>) {
-        let _ = self.jobs.send(Job::SyncThenRemove(file, tails));
+        self.send(Job::SyncThenRemove(file, tails));
     }
 
     /// Waits until all jobs so far are done.
     fn run_all(&self) {
         let (done, finished) = std::sync::mpsc::channel();
-        if self.jobs.send(Job::Answer(done)).is_ok() {
+        if self.send(Job::Answer(done)) {
             let _ = finished.recv();
+        }
+    }
+}
+
+impl Drop for Syncer {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }
