@@ -633,7 +633,7 @@ impl RunTask {
             return None;
         }
         let late = self.store.has_live_parts() && self.last_command.elapsed() > LATE_MERGE;
-        late.then(|| "late data".to_owned())
+        late.then(|| "completed by what arrived late".to_owned())
     }
 
     async fn close(&mut self, reason: String) {

@@ -234,7 +234,7 @@ async fn welcome(
             ended.push((run, "this run has ended here"));
         }
     }
-    link.send(Kind::Welcome(wire::Welcome {
+    link.open(wire::Welcome {
         protocol: PROTOCOL_VERSION,
         program_version: env!("CARGO_PKG_VERSION").to_owned(),
         max_frame_bytes: MAX_FRAME_BYTES as u32,
@@ -242,7 +242,7 @@ async fn welcome(
         heartbeat_ms: HEARTBEAT.as_millis() as u32,
         committed,
         clock: Some((&hub.clock().key()).into()),
-    }));
+    });
     for (run, reason) in ended {
         link.send(Kind::StopRun(wire::StopRun {
             run_id: run.to_string(),
