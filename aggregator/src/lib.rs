@@ -1,1 +1,3 @@
 //! stub
+pub mod align;
+pub mod analyse;
