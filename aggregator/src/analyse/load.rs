@@ -49,9 +49,7 @@ impl Names {
 
     /// The number's word.
     pub fn word(&self, number: u32) -> &str {
-        self.words
-            .get(number as usize)
-            .map_or("?", String::as_str)
+        self.words.get(number as usize).map_or("?", String::as_str)
     }
 }
 
@@ -224,9 +222,8 @@ pub fn exchanges(
     let incarnations = words(&table, samples::INCARNATION, str::to_owned)?;
     let boot_ids = words(&table, host::SERVER_BOOT_ID, str::to_owned)?;
     let namespaces = table.column(host::SERVER_TIME_NAMESPACE)?.u64()?;
-    let column = |name: &str| -> Result<Int64Chunked, LoadError> {
-        Ok(table.column(name)?.i64()?.clone())
-    };
+    let column =
+        |name: &str| -> Result<Int64Chunked, LoadError> { Ok(table.column(name)?.i64()?.clone()) };
     let (a1, s1) = (column(host::A1_NS)?, column(host::S1_NS)?);
     let (s2, a2) = (column(host::S2_NS)?, column(host::A2_NS)?);
     let mut found: BTreeMap<ClockKey, Vec<Exchange>> = BTreeMap::new();
@@ -345,7 +342,9 @@ fn probes(
         .zip(0u16..)
         .map(|((incarnation, _), life)| (incarnation.to_string(), life))
         .collect();
-    let lives = words(table, samples::INCARNATION, |word| life_of.get(word).copied())?;
+    let lives = words(table, samples::INCARNATION, |word| {
+        life_of.get(word).copied()
+    })?;
     let phases = words(table, samples::PHASE, |w| w.parse().unwrap_or(Phase::Query))?;
     let outcomes = words(table, samples::OUTCOME, |word| {
         word.parse().unwrap_or(Outcome::ProtocolError)

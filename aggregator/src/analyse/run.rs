@@ -189,10 +189,7 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
             })
         })
         .collect();
-    let clocks = ClockMap::new(
-        manifest.clock.clone(),
-        &load::exchanges(folder, &clock_of)?,
-    );
+    let clocks = ClockMap::new(manifest.clock.clone(), &load::exchanges(folder, &clock_of)?);
     caveats.extend(
         clocks
             .caveats()
@@ -272,7 +269,13 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
     let (conservation, book_caveats) = balance(&manifest, &books, folder)?;
     caveats.extend(book_caveats);
     for (timeline, row) in &rows {
-        row_caveats(row, &timelines[*timeline], deadline_ns, &names, &mut caveats);
+        row_caveats(
+            row,
+            &timelines[*timeline],
+            deadline_ns,
+            &names,
+            &mut caveats,
+        );
     }
     few_faults(&faults, &judged_ids, &mut caveats);
     let mut seen = BTreeSet::new();
@@ -508,7 +511,11 @@ fn run_caveats(manifest: &Manifest, notes: &[String]) -> Vec<Caveat> {
             "the run was not closed in an orderly way: what is here is valid, more may be missing",
         )),
     }
-    caveats.extend(notes.iter().map(|note| Caveat::run("unreadable", note.clone())));
+    caveats.extend(
+        notes
+            .iter()
+            .map(|note| Caveat::run("unreadable", note.clone())),
+    );
     caveats.extend(
         manifest
             .caveats

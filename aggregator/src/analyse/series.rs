@@ -441,20 +441,40 @@ mod tests {
         check_worth(ok(0, 0, 250 * MS + 1), Worth::Late);
         // Begun a second late by the agent, answered at once.
         check_worth(
-            Probe { started: S, finished: S + MS, ..ok(0, 0, 0) },
+            Probe {
+                started: S,
+                finished: S + MS,
+                ..ok(0, 0, 0)
+            },
             Worth::Good,
         );
-        check_worth(bad(0, 0, MS, Outcome::ConnectFailed, Cause::Refused), Worth::Bad);
-        check_worth(bad(0, 0, MS, Outcome::StateLost, Cause::CanaryBroken), Worth::Bad);
-        check_worth(bad(0, 0, MS, Outcome::AgentError, Cause::NoFileHandles), Worth::NoData);
-        check_worth(bad(0, 0, MS, Outcome::TimedOut, Cause::RunEnded), Worth::NoData);
+        check_worth(
+            bad(0, 0, MS, Outcome::ConnectFailed, Cause::Refused),
+            Worth::Bad,
+        );
+        check_worth(
+            bad(0, 0, MS, Outcome::StateLost, Cause::CanaryBroken),
+            Worth::Bad,
+        );
+        check_worth(
+            bad(0, 0, MS, Outcome::AgentError, Cause::NoFileHandles),
+            Worth::NoData,
+        );
+        check_worth(
+            bad(0, 0, MS, Outcome::TimedOut, Cause::RunEnded),
+            Worth::NoData,
+        );
         check_worth(bad(0, 0, S, Outcome::TimedOut, Cause::RunEnded), Worth::Bad);
     }
 
     #[test]
     fn slots_passed_in_a_wait_are_answered_only_within_the_deadline_of_each() {
         // Due at 0, answered at 700 ms; slots at 100 .. 700 pass in the wait.
-        let c = counts(&series(100 * MS, S, vec![ok(0, 0, 700 * MS), ok(8, 800 * MS, MS), ok(9, 900 * MS, MS)]));
+        let c = counts(&series(
+            100 * MS,
+            S,
+            vec![ok(0, 0, 700 * MS), ok(8, 800 * MS, MS), ok(9, 900 * MS, MS)],
+        ));
         assert_eq!((c.due, c.probed, c.waited, c.overslept), (10, 3, 7, 0));
         assert_eq!(c.waited_in_time, 3, "500, 600 and 700 ms");
         assert_eq!(c.in_time(), 5);
@@ -506,7 +526,15 @@ mod tests {
 
     #[test]
     fn reconstructed_slots_between_two_probes_are_waited() {
-        let mut s = series(500 * MS, 0, vec![ok(0, 0, MS), bad(1, 508 * MS, 5 * S, Outcome::TimedOut, Cause::QueryTimeout), ok(12, 6 * S, MS)]);
+        let mut s = series(
+            500 * MS,
+            0,
+            vec![
+                ok(0, 0, MS),
+                bad(1, 508 * MS, 5 * S, Outcome::TimedOut, Cause::QueryTimeout),
+                ok(12, 6 * S, MS),
+            ],
+        );
         s.reconstructed = true;
         let c = counts(&s);
         assert_eq!((c.due, c.probed, c.waited, c.in_time()), (13, 3, 10, 2));

@@ -13,7 +13,7 @@ use super::table::Table;
 use crate::analyse::fate::Exposure;
 use crate::analyse::latency::Quantiles;
 use crate::analyse::row::{FaultRow, Row, Scope};
-use crate::analyse::run::{Analysis, Timeline};
+use crate::analyse::run::{Analysis, Caveat, Timeline};
 use crate::analyse::verdict::Verdict;
 use crate::store::manifest::RunState;
 
@@ -37,6 +37,8 @@ pub struct Headline {
     pub target: String,
     /// The verdict, with the deadline where it matters.
     pub verdict: String,
+    /// The verdict's word alone.
+    pub word: String,
     /// How bad.
     pub tone: Tone,
     /// What the clients felt.
@@ -45,6 +47,8 @@ pub struct Headline {
     pub own_timeout: String,
     /// What lies between two probes of a client.
     pub resolution: String,
+    /// The same in seconds, without the unit.
+    pub resolution_s: String,
     /// Counts by fate and exposure.
     pub clients: String,
 }
@@ -84,6 +88,8 @@ pub struct Report {
     pub title: String,
     /// Facts about the run.
     pub facts: Vec<String>,
+    /// The deadline, as text.
+    pub deadline: String,
     /// One for each target.
     pub headlines: Vec<Headline>,
     /// Main table, latencies, faults.
@@ -147,6 +153,7 @@ pub fn report(analysis: &Analysis) -> Report {
     Report {
         title: format!("run {}  {}", manifest.run_id, plan.scenario),
         facts,
+        deadline: deadline.clone(),
         headlines: targets
             .iter()
             .map(|target| headline(analysis, target, &deadline))
@@ -162,17 +169,40 @@ pub fn report(analysis: &Analysis) -> Report {
         method: method(&deadline),
         sections: targets
             .iter()
-            .map(|target| section(analysis, target))
+            .map(|target| section(analysis, &targets, target))
             .collect(),
         books: books(analysis),
         books_balance: analysis.conservation.is_balanced,
-        caveats: analysis
-            .caveats
-            .iter()
-            .filter(|caveat| caveat.target.is_none())
-            .map(|caveat| caveat.text.clone())
-            .collect(),
+        caveats: run_caveats(analysis, &targets),
     }
+}
+
+/// Whether every one of several targets has this caveat: then it is said once.
+fn is_common(analysis: &Analysis, targets: &[&TargetName], caveat: &Caveat) -> bool {
+    targets.len() > 1
+        && targets.iter().all(|target| {
+            analysis
+                .caveats
+                .iter()
+                .any(|c| c.target.as_ref() == Some(*target) && c.text == caveat.text)
+        })
+}
+
+fn run_caveats(analysis: &Analysis, targets: &[&TargetName]) -> Vec<String> {
+    let mut texts: Vec<String> = Vec::new();
+    for caveat in &analysis.caveats {
+        let text = if caveat.target.is_none() {
+            caveat.text.clone()
+        } else if is_common(analysis, targets, caveat) {
+            format!("all targets, {}", caveat.text)
+        } else {
+            continue;
+        };
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    texts
 }
 
 fn method(deadline: &str) -> Vec<String> {
@@ -182,7 +212,7 @@ fn method(deadline: &str) -> Vec<String> {
              answered at all; both of the whole run, then of the time before the first fault."
         ),
         "max gap: longest time a client went without an answer, from answer to answer. outage: how \
-         long the service can have been out, at least..at most, rounded outward. own timeout: part \
+         long the service can have been out, at least..at most. own timeout: part \
          of the longest outage spent in the client's own timeouts. ≥: not over at the end of the \
          data, or begun before it. ?: part of it was not watched."
             .to_owned(),
@@ -291,11 +321,9 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
         .map(|(_, row)| row)
         .filter(|row| &row.target == target)
         .collect();
-    let resolution = rows
-        .iter()
-        .map(|row| row.interval_ns)
-        .max()
-        .map_or(NONE.to_owned(), short);
+    let widest = rows.iter().map(|row| row.interval_ns).max();
+    let resolution = widest.map_or(NONE.to_owned(), short);
+    let resolution_s = widest.map_or(NONE.to_owned(), |ns| (ns as f64 / 1e9).to_string());
     let worst = rows
         .iter()
         .flat_map(|row| row.faults.iter().map(move |fault| (*row, fault)))
@@ -314,21 +342,28 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
             .unwrap_or(0);
         let answered = rows.iter().any(|row| row.slots.all.ok > 0);
         let hurt = rows.iter().any(|row| row.client_windows().next().is_some());
+        let word = match (answered, hurt) {
+            (false, _) => "no answer at all",
+            (true, true) => "no fault, yet hurt",
+            (true, false) => "no fault",
+        };
         return Headline {
             target: target.to_string(),
-            verdict: match (answered, hurt) {
-                (false, _) => "no answer at all".to_owned(),
-                (true, true) => "no fault, yet hurt".to_owned(),
-                (true, false) => "no fault".to_owned(),
-            },
+            verdict: word.to_owned(),
+            word: word.to_owned(),
             tone: match (answered, hurt) {
                 (false, _) => Tone::Bad,
                 (true, true) => Tone::Warning,
                 (true, false) => Tone::Plain,
             },
             gap: gap(max),
-            own_timeout: if own > 0 { seconds(own) } else { NONE.to_owned() },
+            own_timeout: if own > 0 {
+                seconds(own)
+            } else {
+                NONE.to_owned()
+            },
             resolution,
+            resolution_s,
             clients: format!("{} clients", rows.iter().map(|r| r.clients).sum::<usize>()),
         };
     };
@@ -346,14 +381,20 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
     Headline {
         target: target.to_string(),
         verdict: verdict_words(fault, deadline),
+        word: fault.judgement.verdict.as_str().to_owned(),
         tone: tone(fault.judgement.verdict),
-        gap: if tested { gap(fault.gap) } else { NONE.to_owned() },
+        gap: if tested {
+            gap(fault.gap)
+        } else {
+            NONE.to_owned()
+        },
         own_timeout: if fault.own_timeout_ns > 0 {
             seconds(fault.own_timeout_ns)
         } else {
             NONE.to_owned()
         },
         resolution,
+        resolution_s,
         clients,
     }
 }
@@ -386,21 +427,21 @@ fn main_table(analysis: &Analysis) -> Table {
             ">due",
             ">probed",
             ">ok",
-            ">answered %",
-            ">available %",
-            ">healthy %",
-            ">avg ms",
-            ">p50 ms",
-            ">p99 ms",
-            ">max ms",
-            ">conn. changes",
-            ">session ch.",
-            ">backend sw.",
-            ">max gap",
+            ">answered\n%",
+            ">avail-\nable %",
+            ">healthy\navail. %",
+            ">avg\nms",
+            ">p50\nms",
+            ">p99\nms",
+            ">max\nms",
+            ">connection\nchanges",
+            ">session\nchanges",
+            ">backend\nswitches",
+            ">max\ngap",
             ">outages",
-            ">longest outage",
-            ">own timeout",
-            ">client-time lost",
+            ">longest\noutage",
+            ">own\ntimeout",
+            ">client-time\nlost",
         ],
     );
     for (_, row) in &analysis.rows {
@@ -463,7 +504,7 @@ fn fault_table(analysis: &Analysis, deadline: &str) -> Table {
             ">hurt",
             ">gap",
             ">outage",
-            ">own timeout",
+            ">own\ntimeout",
             "fates",
         ],
     );
@@ -486,7 +527,11 @@ fn fault_table(analysis: &Analysis, deadline: &str) -> Table {
                         + fault.judgement.exposed(Exposure::Unmeasured),
                 ),
                 count(fault.judgement.hurt),
-                if tested { gap(fault.gap) } else { NONE.to_owned() },
+                if tested {
+                    gap(fault.gap)
+                } else {
+                    NONE.to_owned()
+                },
                 fault
                     .outage
                     .map_or(NONE.to_owned(), |(lower, upper)| interval(lower, upper)),
@@ -508,8 +553,21 @@ fn latency_table(analysis: &Analysis) -> Table {
         "Latency and response, ms",
         3,
         &[
-            "target", "style", "part", ">probes", ">avg", ">p50", ">p90", ">p99", ">p99.9", ">max",
-            ">slots", ">resp. p50", ">resp. p90", ">resp. p99", ">resp. max",
+            "target",
+            "style",
+            "part",
+            ">probes",
+            ">avg",
+            ">p50",
+            ">p90",
+            ">p99",
+            ">p99.9",
+            ">max",
+            ">slots",
+            ">response\np50",
+            ">p90",
+            ">p99",
+            ">max",
         ],
     );
     for (_, row) in &analysis.rows {
@@ -551,12 +609,14 @@ fn latency_table(analysis: &Analysis) -> Table {
 /// Most events listed for a target; what is left out is said.
 const MAX_EVENTS: usize = 60;
 
-fn section(analysis: &Analysis, target: &TargetName) -> Section {
+fn section(analysis: &Analysis, targets: &[&TargetName], target: &TargetName) -> Section {
     let mut events = Vec::new();
     let mut errors = Table::new(
         "errors",
         1,
-        &["style", "outcome", "cause", ">code", ">probes", ">first", ">last"],
+        &[
+            "style", "outcome", "cause", ">code", ">probes", ">first", ">last",
+        ],
     );
     let mut first_of_target: BTreeMap<usize, ()> = BTreeMap::new();
     for (timeline_index, row) in &analysis.rows {
@@ -609,6 +669,7 @@ fn section(analysis: &Analysis, target: &TargetName) -> Section {
             .caveats
             .iter()
             .filter(|caveat| caveat.target.as_ref() == Some(target))
+            .filter(|caveat| !is_common(analysis, targets, caveat))
             .map(|caveat| caveat.text.clone())
             .collect(),
     }
@@ -624,7 +685,10 @@ fn event(timeline: &Timeline, at_ns: i64, text: String) -> Event {
         .max_by_key(|asked| asked.earliest_ns);
     Event {
         at_ns: at_ns.saturating_sub(timeline.origin_ns),
-        at: format!("{} s", bare_seconds(at_ns.saturating_sub(timeline.origin_ns))),
+        at: format!(
+            "{} s",
+            bare_seconds(at_ns.saturating_sub(timeline.origin_ns))
+        ),
         after_fault: asked.map_or(String::new(), |asked| {
             after(
                 at_ns.saturating_sub(asked.latest_ns),
@@ -649,7 +713,10 @@ fn fault_events(analysis: &Analysis, timeline: &Timeline, named: bool, events: &
         let origin = timeline.origin_ns;
         events.push(Event {
             at_ns: times.asked.earliest_ns.saturating_sub(origin),
-            at: format!("{} s", bare_seconds(times.asked.earliest_ns.saturating_sub(origin))),
+            at: format!(
+                "{} s",
+                bare_seconds(times.asked.earliest_ns.saturating_sub(origin))
+            ),
             after_fault: String::new(),
             text: format!("fault {} asked for: {name}{by}", fault.id),
         });
@@ -678,18 +745,37 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
                 say(known, format!("{who}: first bad probe is known to be bad"));
             }
         }
-        if let Some(at) = fault.first_from_survivor {
-            say(at, format!("{who}: first answer from another backend to a held client"));
+        let is_switch = |at: i64| {
+            row.healthy_backends_a_client <= 1
+                && row
+                    .switches
+                    .values()
+                    .any(|s| s.first_ns == at || s.last_ns == at)
+        };
+        if let Some(at) = fault.first_from_survivor.filter(|at| !is_switch(*at)) {
+            say(
+                at,
+                format!("{who}: first answer from another backend to a held client"),
+            );
         }
         if let Some(at) = fault.last_from_subject
             && at >= fault.asked.earliest_ns
             && (fault.judgement.exposed(Exposure::Held) + fault.judgement.exposed(Exposure::Shared)
                 > 0)
         {
-            say(at, format!("{who}: last answer from the subject of fault {}", fault.fault));
+            say(
+                at,
+                format!(
+                    "{who}: last answer from the subject of fault {}",
+                    fault.fault
+                ),
+            );
         }
         if let Some(at) = fault.last_connect_to_subject {
-            say(at, format!("{who}: last new connection that led to the subject"));
+            say(
+                at,
+                format!("{who}: last new connection that led to the subject"),
+            );
         }
         if let Some(at) = fault.all_back {
             let hurt = fault.judgement.hurt;
@@ -713,7 +799,10 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
                 .filter_map(|w| w.first_bad_ns)
                 .max();
             if let (Some(at), true) = (end, lost > 0) {
-                say(at, format!("{who}: {lost} clients are not back within the horizon"));
+                say(
+                    at,
+                    format!("{who}: {lost} clients are not back within the horizon"),
+                );
             }
         }
     }
@@ -724,7 +813,10 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
             if switches.count == 1 {
                 say(switches.first_ns, text("switch:"));
             } else {
-                say(switches.first_ns, text(&format!("first of {} switches:", switches.count)));
+                say(
+                    switches.first_ns,
+                    text(&format!("first of {} switches:", switches.count)),
+                );
                 say(switches.last_ns, text("last switch:"));
             }
         }
@@ -742,8 +834,12 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
                 ),
             );
         }
-        if let (Scope::Client(_), None, Some(at)) = (window.scope, window.fault, window.first_bad_ns)
-            && !row.faults.iter().any(|f| f.first_bad.is_some_and(|b| b.0 == at))
+        if let (Scope::Client(_), None, Some(at)) =
+            (window.scope, window.fault, window.first_bad_ns)
+            && !row
+                .faults
+                .iter()
+                .any(|f| f.first_bad.is_some_and(|b| b.0 == at))
         {
             say(
                 at,
@@ -775,6 +871,10 @@ fn books(analysis: &Analysis) -> String {
         c.absent,
         c.stored,
         c.in_spools,
-        if c.is_balanced { "" } else { ": THIS DOES NOT BALANCE" }
+        if c.is_balanced {
+            ""
+        } else {
+            ": THIS DOES NOT BALANCE"
+        }
     )
 }
