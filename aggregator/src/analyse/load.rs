@@ -170,15 +170,15 @@ pub fn agent_clocks(
     (clocks, caveats)
 }
 
+/// Times in which a start of an agent saw nothing, by agent and start.
+pub type Pauses = BTreeMap<(String, String), Vec<(i64, i64)>>;
+
 /// When each start's ticker was late by more than `deadline_ns`: the agent saw
 /// nothing then.
 ///
 /// # Errors
 /// When the table cannot be read.
-pub fn pauses(
-    folder: &RunFolder,
-    deadline_ns: i64,
-) -> Result<BTreeMap<(String, String), Vec<(i64, i64)>>, LoadError> {
+pub fn pauses(folder: &RunFolder, deadline_ns: i64) -> Result<Pauses, LoadError> {
     const TICK_NS: i64 = 10_000_000;
     let late = folder
         .lag()?

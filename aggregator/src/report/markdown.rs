@@ -63,7 +63,7 @@ fn section(section: &Section, out: &mut String) {
         events.rows.push(vec![
             event.at.clone(),
             event.after_fault.clone(),
-            event.text.clone(),
+            event.text(),
         ]);
     }
     if events.rows.is_empty() {

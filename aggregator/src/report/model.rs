@@ -12,7 +12,7 @@ use super::figures::{
 use super::table::Table;
 use crate::analyse::fate::Exposure;
 use crate::analyse::latency::Quantiles;
-use crate::analyse::row::{FaultRow, Row, Scope};
+use crate::analyse::row::{FaultRow, Row, Scope, longest_key};
 use crate::analyse::run::{Analysis, Caveat, Timeline};
 use crate::analyse::verdict::Verdict;
 use crate::store::manifest::RunState;
@@ -62,8 +62,38 @@ pub struct Event {
     pub at: String,
     /// After the fault was asked for; empty before the first.
     pub after_fault: String,
+    /// Which clients; empty: all the same.
+    pub who: Vec<String>,
     /// What.
-    pub text: String,
+    pub what: String,
+}
+
+impl Event {
+    /// Who and what.
+    pub fn text(&self) -> String {
+        if self.who.is_empty() {
+            self.what.clone()
+        } else {
+            format!("{}: {}", self.who.join(", "), self.what)
+        }
+    }
+}
+
+/// What happened to several kinds of clients at one time is one event.
+fn joined(events: Vec<Event>) -> Vec<Event> {
+    let mut joined: Vec<Event> = Vec::new();
+    for event in events {
+        let same = joined
+            .iter_mut()
+            .rev()
+            .take_while(|e| e.at == event.at)
+            .find(|e| e.what == event.what && e.after_fault == event.after_fault);
+        match same {
+            Some(known) => known.who.extend(event.who),
+            None => joined.push(event),
+        }
+    }
+    joined
 }
 
 /// All about one target.
@@ -213,7 +243,10 @@ fn method(deadline: &str) -> Vec<String> {
         ),
         "max gap: longest time a client went without an answer, from answer to answer. outage: how \
          long the service can have been out, at least..at most. own timeout: part \
-         of the longest outage spent in the client's own timeouts. ≥: not over at the end of the \
+         of the longest outage spent in the client's own timeouts. somebody hurt, nobody served: \
+         the longest outage of at least one client, and of all clients of the row at once; more \
+         clients make the first longer and the second shorter. client-time lost: all clients' \
+         outages added up. ≥: not over at the end of the \
          data, or begun before it. ?: part of it was not watched."
             .to_owned(),
         "quantiles by nearest rank. latency: answered probes, from begin to end. response: all due \
@@ -321,14 +354,12 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
         .map(|(_, row)| row)
         .filter(|row| &row.target == target)
         .collect();
-    let widest = rows.iter().map(|row| row.interval_ns).max();
-    let resolution = widest.map_or(NONE.to_owned(), short);
-    let resolution_s = widest.map_or(NONE.to_owned(), |ns| (ns as f64 / 1e9).to_string());
     let worst = rows
         .iter()
         .flat_map(|row| row.faults.iter().map(move |fault| (*row, fault)))
         .min_by_key(|(_, fault)| (fault.judgement.verdict, std::cmp::Reverse(fault.gap.ns)));
     let Some((row, fault)) = worst else {
+        let widest = rows.iter().map(|row| row.interval_ns).max();
         let max = rows
             .iter()
             .map(|row| row.max_gap)
@@ -344,7 +375,7 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
         let hurt = rows.iter().any(|row| row.client_windows().next().is_some());
         let word = match (answered, hurt) {
             (false, _) => "no answer at all",
-            (true, true) => "no fault, yet hurt",
+            (true, true) => "hurt, no fault",
             (true, false) => "no fault",
         };
         return Headline {
@@ -362,8 +393,8 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
             } else {
                 NONE.to_owned()
             },
-            resolution,
-            resolution_s,
+            resolution: widest.map_or(NONE.to_owned(), short),
+            resolution_s: widest.map_or(NONE.to_owned(), unitless_seconds),
             clients: format!("{} clients", rows.iter().map(|r| r.clients).sum::<usize>()),
         };
     };
@@ -393,10 +424,14 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
         } else {
             NONE.to_owned()
         },
-        resolution,
-        resolution_s,
+        resolution: short(row.interval_ns),
+        resolution_s: unitless_seconds(row.interval_ns),
         clients,
     }
+}
+
+fn unitless_seconds(ns: i64) -> String {
+    (ns as f64 / 1e9).to_string()
 }
 
 /// "reused", "reused patient"
@@ -441,6 +476,8 @@ fn main_table(analysis: &Analysis) -> Table {
             ">outages",
             ">longest\noutage",
             ">own\ntimeout",
+            ">somebody\nhurt",
+            ">nobody\nserved",
             ">client-time\nlost",
         ],
     );
@@ -480,6 +517,8 @@ fn main_table(analysis: &Analysis) -> Table {
             longest
                 .and_then(|w| w.own_timeout_ns)
                 .map_or(NONE.to_owned(), seconds),
+            merged_words(row, Scope::Any),
+            merged_words(row, Scope::All),
             longest.map_or(NONE.to_owned(), |_| {
                 interval(row.client_time_lost.0, row.client_time_lost.1)
             }),
@@ -487,6 +526,15 @@ fn main_table(analysis: &Analysis) -> Table {
         table.rows.push(cells);
     }
     table
+}
+
+/// The longest outage over a row's clients; of one client it is its own.
+fn merged_words(row: &Row, scope: Scope) -> String {
+    row.windows
+        .iter()
+        .filter(|w| w.scope == scope)
+        .max_by_key(|w| longest_key(w))
+        .map_or(NONE.to_owned(), |w| interval(w.lower_ns, w.upper_ns))
 }
 
 fn fault_table(analysis: &Analysis, deadline: &str) -> Table {
@@ -642,6 +690,7 @@ fn section(analysis: &Analysis, targets: &[&TargetName], target: &TargetName) ->
         }
     }
     events.sort_by_key(|event: &Event| event.at_ns);
+    let mut events = joined(events);
     if events.len() > MAX_EVENTS {
         let left = events.len() - MAX_EVENTS;
         events.truncate(MAX_EVENTS);
@@ -650,7 +699,8 @@ fn section(analysis: &Analysis, targets: &[&TargetName], target: &TargetName) ->
             at_ns: last,
             at: String::new(),
             after_fault: String::new(),
-            text: format!("… and {left} more; see windows.parquet and fates.parquet"),
+            who: Vec::new(),
+            what: format!("… and {left} more; see windows.parquet and fates.parquet"),
         });
     }
     let address = analysis
@@ -676,7 +726,7 @@ fn section(analysis: &Analysis, targets: &[&TargetName], target: &TargetName) ->
 }
 
 /// An event at an agent's time, related to the newest fault before it.
-fn event(timeline: &Timeline, at_ns: i64, text: String) -> Event {
+fn event(timeline: &Timeline, at_ns: i64, who: &str, what: String) -> Event {
     let asked = timeline
         .faults
         .iter()
@@ -695,7 +745,8 @@ fn event(timeline: &Timeline, at_ns: i64, text: String) -> Event {
                 at_ns.saturating_sub(asked.earliest_ns),
             )
         }),
-        text,
+        who: vec![who.to_owned()],
+        what,
     }
 }
 
@@ -718,7 +769,8 @@ fn fault_events(analysis: &Analysis, timeline: &Timeline, named: bool, events: &
                 bare_seconds(times.asked.earliest_ns.saturating_sub(origin))
             ),
             after_fault: String::new(),
-            text: format!("fault {} asked for: {name}{by}", fault.id),
+            who: Vec::new(),
+            what: format!("fault {} asked for: {name}{by}", fault.id),
         });
         for (what, span) in times.seen {
             let Some(span) = span else { continue };
@@ -729,7 +781,8 @@ fn fault_events(analysis: &Analysis, timeline: &Timeline, named: bool, events: &
                     span.earliest_ns.saturating_sub(times.asked.latest_ns),
                     span.latest_ns.saturating_sub(times.asked.earliest_ns),
                 ),
-                text: format!("witness of fault {}: {what}", fault.id),
+                who: Vec::new(),
+                what: format!("witness of fault {}: {what}", fault.id),
             });
         }
     }
@@ -737,12 +790,12 @@ fn fault_events(analysis: &Analysis, timeline: &Timeline, named: bool, events: &
 
 fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut Vec<Event>) {
     let who = client_words(row);
-    let mut say = |at_ns: i64, text: String| events.push(event(timeline, at_ns, text));
+    let mut say = |at_ns: i64, what: String| events.push(event(timeline, at_ns, &who, what));
     for fault in &row.faults {
         if let Some((begun, known)) = fault.first_bad {
-            say(begun, format!("{who}: first bad probe begins"));
+            say(begun, "first bad probe begins".to_owned());
             if known > begun {
-                say(known, format!("{who}: first bad probe is known to be bad"));
+                say(known, "first bad probe is known to be bad".to_owned());
             }
         }
         let is_switch = |at: i64| {
@@ -755,7 +808,7 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
         if let Some(at) = fault.first_from_survivor.filter(|at| !is_switch(*at)) {
             say(
                 at,
-                format!("{who}: first answer from another backend to a held client"),
+                "first answer from another backend to a held client".to_owned(),
             );
         }
         if let Some(at) = fault.last_from_subject
@@ -765,25 +818,19 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
         {
             say(
                 at,
-                format!(
-                    "{who}: last answer from the subject of fault {}",
-                    fault.fault
-                ),
+                format!("last answer from the subject of fault {}", fault.fault),
             );
         }
         if let Some(at) = fault.last_connect_to_subject {
-            say(
-                at,
-                format!("{who}: last new connection that led to the subject"),
-            );
+            say(at, "last new connection that led to the subject".to_owned());
         }
         if let Some(at) = fault.all_back {
             let hurt = fault.judgement.hurt;
             say(
                 at,
                 match hurt {
-                    1 => format!("{who}: the hurt client is back"),
-                    n => format!("{who}: all {n} hurt clients are back"),
+                    1 => "the hurt client is back".to_owned(),
+                    n => format!("all {n} hurt clients are back"),
                 },
             );
         } else if fault.judgement.hurt > 0 {
@@ -801,7 +848,7 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
             if let (Some(at), true) = (end, lost > 0) {
                 say(
                     at,
-                    format!("{who}: {lost} clients are not back within the horizon"),
+                    format!("{lost} clients are not back within the horizon"),
                 );
             }
         }
@@ -809,7 +856,7 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
     if row.healthy_backends_a_client <= 1 {
         for ((from, to), switches) in &row.switches {
             let (from, to) = (analysis.names.word(*from), analysis.names.word(*to));
-            let text = |which: &str| format!("{who}: {which} answer from {to} instead of {from}");
+            let text = |which: &str| format!("{which} answer from {to} instead of {from}");
             if switches.count == 1 {
                 say(switches.first_ns, text("switch:"));
             } else {
@@ -822,18 +869,6 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
         }
     }
     for window in &row.windows {
-        if let (Scope::All, Some(from)) = (window.scope, window.from_ns)
-            && row.clients > 1
-        {
-            say(
-                from,
-                format!(
-                    "{who}: from here nobody of {} clients is served for {}",
-                    row.clients,
-                    interval(window.lower_ns, window.upper_ns)
-                ),
-            );
-        }
         if let (Scope::Client(_), None, Some(at)) =
             (window.scope, window.fault, window.first_bad_ns)
             && !row
@@ -844,7 +879,7 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
             say(
                 at,
                 format!(
-                    "{who}: an outage outside every fault begins: {} bad, {} late probes, {}",
+                    "an outage outside every fault begins: {} bad, {} late probes, {}",
                     window.bad,
                     window.late,
                     interval(window.lower_ns, window.upper_ns)

@@ -168,15 +168,13 @@ impl Page {
         rooms[0] = rooms[0].saturating_sub(excess).max(8);
         let used = needed(&rooms);
         let align = |at: usize| if at < 2 { Align::Left } else { Align::Right };
-        for line in 0..2 {
+        for (line, last) in [(0, ""), (1, "clients")] {
             let mut text = String::new();
-            for (at, room) in rooms.iter().enumerate() {
-                text.push_str(&pad(heads[at][line], *room, align(at)));
+            for ((at, room), head) in rooms.iter().enumerate().zip(&heads) {
+                text.push_str(&pad(head[line], *room, align(at)));
                 text.push_str("  ");
             }
-            if line == 1 {
-                text.push_str("clients");
-            }
+            text.push_str(last);
             let text = self.painted(text.trim_end(), "2");
             self.line(&text);
         }
@@ -308,7 +306,7 @@ impl Page {
                 }
                 lead.push_str("  ");
                 let indent = width(&lead);
-                for (at, line) in wrap(&event.text, self.width - indent).iter().enumerate() {
+                for (at, line) in wrap(&event.text(), self.width - indent).iter().enumerate() {
                     if at == 0 {
                         self.line(&format!("{lead}{line}"));
                     } else {
