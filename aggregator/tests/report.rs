@@ -486,6 +486,52 @@ fn a_vanished_agent_is_no_data_and_no_outage() {
 }
 
 #[test]
+fn a_run_resumed_after_a_crash_of_the_agent_counts_each_slot_once() {
+    let groups = vec![group(
+        "proxy",
+        Style::Reused,
+        ClientKind::Bare,
+        0,
+        2,
+        10 * MS,
+    )];
+    let mut lab = Lab::new(groups, 4 * S);
+    lab.begin();
+    // Dead from 1 s to 3 s: what was probed then never was.
+    let plan = lab.store.manifest().plan.clone();
+    let of = |from: i64, to: i64, origin: i64| {
+        let mut found = Vec::new();
+        for (index, client) in (0..2u16).zip(plan.groups[0].client_numbers()) {
+            for slot in 0..400 {
+                let due = plan.groups[0].due_after_origin_ns(index, slot) as i64;
+                if (from..to).contains(&due) {
+                    found.push(sample(&plan.groups[0], client, slot, origin + due));
+                }
+            }
+        }
+        found
+    };
+    let origin = lab.origin;
+    lab.store
+        .append_samples(&lab.agent, lab.incarnation, of(0, S, origin));
+    lab.incarnation = Incarnation::generate();
+    lab.begin();
+    lab.store
+        .append_samples(&lab.agent, lab.incarnation, of(3 * S, 4 * S, origin));
+    (lab.due, lab.sampled) = (200, 200);
+    lab.end();
+    lab.close();
+    let (_, json) = lab.report();
+    let books = &json["conservation"];
+    let numbers = ["due", "stored", "absent", "overslept"].map(|k| books[k].as_u64());
+    assert_eq!(numbers, [Some(800), Some(400), Some(400), Some(0)]);
+    assert_eq!(books["balanced"], true, "{:#}", json["caveats"]);
+    let bare = row(&json, "reused", "bare");
+    assert_eq!(bare["availability_pct"], 100.0);
+    assert!(bare["max_gap_s"].as_f64().expect("known") < 0.02);
+}
+
+#[test]
 fn books_that_do_not_balance_are_shouted() {
     let mut lab = Lab::new(standard("proxy"), 2 * S);
     lab.begin();

@@ -109,7 +109,7 @@ pub fn look(series: &ClientSeries, fault: &LocalFault, deadline_ns: i64, blind: 
         .iter()
         .filter(|p| fault.holds(p, deadline_ns) && p.worth(deadline_ns) != Worth::NoData);
     let last_before = before.first().copied();
-    let held = exposure == Exposure::Held;
+    let held = exposure == Exposure::Held && matches!(fault.reach, Reach::ServedBy(_));
     let mut seen = Seen {
         exposure,
         evidence: Evidence::default(),

@@ -109,6 +109,7 @@ fn simulate(case: &Case) -> ClientSeries {
     history.lives = vec![Life {
         clock: clock(),
         origin_ns: 0,
+        due_from_ns: 0,
         due_until_ns: RUN,
         alive_until_ns: RUN,
     }];

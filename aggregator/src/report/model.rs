@@ -516,6 +516,7 @@ fn main_table(analysis: &Analysis) -> Table {
             longest.map_or(NONE.to_owned(), |w| interval(w.lower_ns, w.upper_ns)),
             longest
                 .and_then(|w| w.own_timeout_ns)
+                .filter(|ns| *ns > 0)
                 .map_or(NONE.to_owned(), seconds),
             merged_words(row, Scope::Any),
             merged_words(row, Scope::All),
@@ -540,7 +541,7 @@ fn merged_words(row: &Row, scope: Scope) -> String {
 fn fault_table(analysis: &Analysis, deadline: &str) -> Table {
     let mut table = Table::new(
         "Verdicts",
-        2,
+        3,
         &[
             "target",
             "style",
