@@ -726,3 +726,80 @@ fn a_mark_is_shown_and_not_judged_and_a_failback_exposes_all() {
     assert!(caveats(&json).contains(&"fault_not_judged"));
     assert_eq!(reported.exit, Exit::Ok);
 }
+
+#[test]
+fn a_fault_of_one_proxy_tests_no_other() {
+    let mut groups = vec![group(
+        "proxy",
+        Style::Reused,
+        ClientKind::Bare,
+        0,
+        2,
+        10 * MS,
+    )];
+    groups.push(group(
+        "db-a",
+        Style::Reused,
+        ClientKind::Bare,
+        0,
+        2,
+        10 * MS,
+    ));
+    let mut lab = Lab::new(groups, 4 * S);
+    lab.begin();
+    lab.probe(|blank, due| match (blank.target.as_str(), due) {
+        ("db-a", d) if (2_000 * MS..2_100 * MS).contains(&d) => refused(blank),
+        ("db-a", d) if d >= 2_100 * MS => from_b(blank, 2),
+        _ => blank.clone(),
+    });
+    lab.end();
+    lab.fault("restart", FaultScope::Proxy, 1_995 * MS, None);
+    lab.close();
+    let (reported, json) = lab.report();
+    let verdicts: Vec<_> = json["targets"]
+        .as_array()
+        .expect("targets")
+        .iter()
+        .map(|t| (t["name"].as_str(), t["faults"][0]["verdict"].as_str()))
+        .collect();
+    assert_eq!(
+        verdicts,
+        [
+            (Some("proxy"), Some("not exposed")),
+            (Some("db-a"), Some("disrupted"))
+        ]
+    );
+    assert_eq!(reported.exit, Exit::Ok);
+}
+
+#[test]
+fn a_fault_that_exposed_nobody_ends_with_4() {
+    let mut lab = Lab::new(standard("proxy"), 4 * S);
+    lab.begin();
+    lab.probe(|blank, _| from_b(blank, 1));
+    lab.end();
+    lab.fault("stop", FaultScope::Backend, 1_995 * MS, Some("a:3306"));
+    lab.close();
+    let (reported, json) = lab.report();
+    assert_eq!(reported.exit, Exit::DataLost);
+    assert_eq!(json["exit_code"], 4);
+    let text = as_text(&reported.analysis, Some(80));
+    assert!(text.contains("not exposed"), "{text}");
+}
+
+#[test]
+fn a_fault_after_the_last_probe_is_unmeasured() {
+    let mut lab = Lab::new(standard("proxy"), 4 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    lab.end();
+    lab.fault("stop", FaultScope::Backend, 4_100 * MS, Some("a:3306"));
+    lab.close();
+    let (reported, json) = lab.report();
+    assert_eq!(
+        row(&json, "reused", "bare")["faults"][0]["verdict"],
+        "unmeasured"
+    );
+    assert!(caveats(&json).contains(&"unmeasured"));
+    assert_eq!(reported.exit, Exit::DataLost);
+}

@@ -13,7 +13,7 @@ pub enum Exposure {
     Shared,
     /// None did.
     None,
-    /// It had no answer just before: nothing can be said.
+    /// It had no answer just before, or no probe after: nothing can be said.
     Unmeasured,
 }
 
@@ -63,7 +63,7 @@ pub enum Fate {
     Kept,
     /// `new`: nothing happened to it.
     Served,
-    /// It had no answer before the fault, so nothing can be said.
+    /// It had no answer before the fault, or no probe after it.
     Unmeasured,
 }
 

@@ -204,7 +204,11 @@ pub fn look(series: &ClientSeries, fault: &LocalFault, deadline_ns: i64, blind: 
         && answers
             .last()
             .is_some_and(|p| p.backend.is_some() && p.backend == fault.subject);
-    if exposure != Exposure::Unmeasured {
+    if last.is_none() {
+        // No probe after the fault: whatever it did, nobody looked.
+        seen.exposure = Exposure::Unmeasured;
+    }
+    if seen.exposure != Exposure::Unmeasured {
         seen.fate = fate(series.key.style, series.kind, &seen.evidence);
     }
     seen
@@ -434,6 +438,20 @@ mod tests {
         assert_eq!(s.fate, Fate::Lost);
         let s = seen(probes, stop(1_050 * MS));
         assert_eq!(s.fate, Fate::Stalled);
+    }
+
+    #[test]
+    fn a_fault_that_nobody_looked_at_is_unmeasured() {
+        let s = seen(twenty(|k| by(0, 1, k)), stop(1_950 * MS));
+        assert_eq!(
+            (s.exposure, s.fate),
+            (Exposure::Unmeasured, Fate::Unmeasured)
+        );
+        let hasty = LocalFault {
+            until_ns: 1_060 * MS,
+            ..stop(1_050 * MS)
+        };
+        assert_eq!(seen(twenty(|k| by(0, 1, k)), hasty).fate, Fate::Unmeasured);
     }
 
     #[test]

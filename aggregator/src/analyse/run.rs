@@ -7,6 +7,7 @@ use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
 use gapscope_proto::ids::{AgentId, TargetName};
 
+use super::fate::Exposure;
 use super::fault::{LocalFault, Reach};
 use super::load::{self, AgentClock, LoadError, Names};
 use super::row::{Context, Row, row};
@@ -268,14 +269,8 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
     });
     let (conservation, book_caveats) = balance(&manifest, &books, folder)?;
     caveats.extend(book_caveats);
-    for (timeline, row) in &rows {
-        row_caveats(
-            row,
-            &timelines[*timeline],
-            deadline_ns,
-            &names,
-            &mut caveats,
-        );
+    for (_, row) in &rows {
+        row_caveats(row, deadline_ns, &mut caveats);
     }
     few_faults(&faults, &judged_ids, &mut caveats);
     let mut seen = BTreeSet::new();
@@ -581,13 +576,7 @@ fn run_caveats(manifest: &Manifest, notes: &[String]) -> Vec<Caveat> {
     caveats
 }
 
-fn row_caveats(
-    row: &Row,
-    timeline: &Timeline,
-    deadline_ns: i64,
-    names: &Names,
-    caveats: &mut Vec<Caveat>,
-) {
+fn row_caveats(row: &Row, deadline_ns: i64, caveats: &mut Vec<Caveat>) {
     let who = format!("{} {}", row.style, row.kind);
     let mut say = |code, text: String| caveats.push(Caveat::target(code, &row.target, text));
     let ms = |ns: i64| format!("{} ms", ns as f64 / 1e6);
@@ -670,6 +659,17 @@ fn row_caveats(
         );
     }
     for fault in &row.faults {
+        let unmeasured = fault.judgement.exposed(Exposure::Unmeasured);
+        if unmeasured > 0 {
+            say(
+                "unmeasured",
+                format!(
+                    "{who}: fault {}: {unmeasured} of {} clients had no answer just before it, or \
+                     no probe after it: nothing is said of them",
+                    fault.fault, row.clients
+                ),
+            );
+        }
         let width = fault
             .asked
             .latest_ns
@@ -684,10 +684,7 @@ fn row_caveats(
                 ),
             );
         }
-        if fault.last_from_subject.is_none()
-            && fault.judgement.hurt > 0
-            && fault.judgement.collateral == fault.judgement.hurt
-        {
+        if fault.judgement.collateral > 0 {
             say(
                 "collateral",
                 format!(
@@ -697,7 +694,6 @@ fn row_caveats(
             );
         }
     }
-    let _ = (timeline, names);
 }
 
 fn few_faults(faults: &[Fault], judged: &BTreeSet<u32>, caveats: &mut Vec<Caveat>) {
