@@ -1,1 +1,3 @@
-//! stub
+//! The lab: see the modules.
+
+pub mod embedded;

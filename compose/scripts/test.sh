@@ -1,0 +1,41 @@
+#!/bin/sh
+# Installs what the tests need and runs them all.
+#
+# The tests drive real programs: HAProxy and MariaDB. Where one is missing it
+# is installed from Debian's (or Ubuntu's) packages, which needs root or sudo;
+# on other systems install `haproxy` and `mariadbd` yourself first. Nothing is
+# started as a service: every test starts its own on free loopback ports, in a
+# temporary folder, and stops it.
+set -eu
+cd "$(dirname "$0")/../.."
+
+has() {
+    command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/usr/local/sbin/$1" ]
+}
+
+missing=""
+has haproxy || missing="$missing haproxy"
+has mariadbd || missing="$missing mariadb-server"
+if [ -n "$missing" ]; then
+    if ! has apt-get; then
+        echo "error: not installed:$missing" >&2
+        echo "hint: install them with your system's package manager, then run this again" >&2
+        exit 1
+    fi
+    sudo=""
+    [ "$(id -u)" = 0 ] || sudo="sudo"
+    # A package's own service must not start: the tests start theirs.
+    policy=/usr/sbin/policy-rc.d
+    made=""
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null
+        $sudo chmod +x "$policy"
+        made=yes
+    fi
+    $sudo apt-get update -qq
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive $sudo apt-get install -y -qq --no-install-recommends $missing mariadb-client
+    [ -z "$made" ] || $sudo rm -f "$policy"
+fi
+
+exec cargo test --workspace --locked "$@"

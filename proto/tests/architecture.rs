@@ -1,0 +1,135 @@
+//! Invariants of the code's shape: pure modules name no runtime, files or logs;
+//! the agent stays small.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the workspace")
+        .to_owned()
+}
+
+/// Code before the file's tests, without comments.
+fn code_of(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    text.split("#[cfg(test)]")
+        .next()
+        .unwrap_or_default()
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn files_below(folder: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            files_below(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+#[test]
+fn pure_modules_are_pure() {
+    let pure = [
+        "proto/src/ids.rs",
+        "proto/src/time.rs",
+        "proto/src/sample.rs",
+        "proto/src/batch.rs",
+        "proto/src/frame.rs",
+        "proto/src/plan.rs",
+        "proto/src/fault.rs",
+        "proto/src/convert.rs",
+        "agent/src/schedule.rs",
+        "agent/src/outcome.rs",
+        "agent/src/backoff.rs",
+        "agent/src/uplink/session.rs",
+        "aggregator/src/ingest/admit.rs",
+        "aggregator/src/align",
+        "aggregator/src/analyse",
+        "compose/src/scenario.rs",
+        "compose/src/timeline.rs",
+    ];
+    let banned = [
+        "tokio::",
+        "tonic::",
+        "std::fs",
+        "std::net",
+        "tracing::",
+        "SystemTime",
+        "Instant",
+        "println!",
+        "eprintln!",
+        "rand::",
+    ];
+    let mut files = Vec::new();
+    for entry in pure {
+        let path = root().join(entry);
+        assert!(
+            path.exists(),
+            "{entry} is listed as pure and does not exist"
+        );
+        if path.is_dir() {
+            files_below(&path, &mut files);
+        } else {
+            files.push(path);
+        }
+    }
+    for path in files {
+        let code = code_of(&path);
+        for word in banned {
+            assert!(
+                !code.contains(word),
+                "{} is a pure module and names `{word}`",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn wire_types_stop_at_the_border() {
+    let allowed = [
+        "proto/src/convert.rs",
+        "proto/src/wire",
+        "proto/src/lib.rs",
+        "agent/src/uplink",
+        "aggregator/src/ingest",
+        "aggregator/src/control",
+        "aggregator/src/commands",
+        "compose/src/control.rs",
+    ];
+    let mut files = Vec::new();
+    for member in ["proto", "agent", "aggregator", "compose"] {
+        files_below(&root().join(member).join("src"), &mut files);
+    }
+    for path in files {
+        let short = path
+            .strip_prefix(root())
+            .expect("below the workspace")
+            .to_string_lossy()
+            .into_owned();
+        if allowed.iter().any(|a| short.starts_with(a)) {
+            continue;
+        }
+        assert!(
+            !code_of(&path).contains("wire::"),
+            "{short} names wire types; they stop at uplink, ingest and control"
+        );
+    }
+}
+
+#[test]
+fn agent_and_proto_do_without_polars() {
+    for member in ["agent", "proto"] {
+        let manifest =
+            std::fs::read_to_string(root().join(member).join("Cargo.toml")).expect("a manifest");
+        for word in ["polars", "arrow", "parquet", "gapscope-aggregator"] {
+            assert!(!manifest.contains(word), "{member}/Cargo.toml names {word}");
+        }
+    }
+}
