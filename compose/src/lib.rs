@@ -1,1 +1,4 @@
-//! stub
+//! gapscope's lab.
+pub mod duration;
+pub mod scenario;
+pub mod timeline;
