@@ -134,11 +134,7 @@ impl<'r, 't, 'i> Table<'r, 't, 'i> {
         self.reader.report(
             line,
             key,
-            format!(
-                "`{key}` in {} is of type {}",
-                self.label,
-                found.type_str()
-            ),
+            format!("`{key}` in {} is of type {}", self.label, found.type_str()),
             format!("allowed for `{key}`: {expected}"),
         );
     }

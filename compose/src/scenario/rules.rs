@@ -159,7 +159,8 @@ fn steps(scenario: &Scenario, errors: &mut Vec<ScenarioError>) {
             wrong(
                 "grace",
                 format!("`grace` is of no use for `{}`", step.action),
-                "allowed for `do = \"stop\"` only: killed if still there after the grace".to_owned(),
+                "allowed for `do = \"stop\"` only: killed if still there after the grace"
+                    .to_owned(),
             );
         }
         if step.duration_ns.is_some() && !step.action.is_fault() {

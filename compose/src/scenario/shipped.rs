@@ -3,7 +3,10 @@
 /// Name and text of each shipped scenario.
 pub const SHIPPED: &[(&str, &str)] = &[
     ("baseline", include_str!("../../scenarios/baseline.toml")),
-    ("switchover", include_str!("../../scenarios/switchover.toml")),
+    (
+        "switchover",
+        include_str!("../../scenarios/switchover.toml"),
+    ),
 ];
 
 /// The text of a shipped scenario.

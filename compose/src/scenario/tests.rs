@@ -135,7 +135,9 @@ fn values_out_of_range_are_named_with_what_is_allowed() {
         &["nobody would probe"],
     );
     check(
-        &with("[[timeline]]\nat = \"10s\"\ndo = \"stop\"\nsubject = \"b1\"\nphase = \"full moon\"\n"),
+        &with(
+            "[[timeline]]\nat = \"10s\"\ndo = \"stop\"\nsubject = \"b1\"\nphase = \"full moon\"\n",
+        ),
         13,
         "phase",
         &["full moon", "random up to 2s"],
@@ -233,11 +235,36 @@ fn steps_must_be_possible() {
 
 #[test]
 fn what_is_missing_is_said() {
-    check(&with("[[timeline]]\ndo = \"stop\"\nsubject = \"b1\"\n"), 9, "at", &["missing"]);
-    check(&with("[[timeline]]\nat = \"1s\"\nsubject = \"b1\"\n"), 9, "do", &["missing", "stop"]);
-    check(&with("[[proxy]]\nname = \"p\"\n"), 9, "kind", &["missing", "haproxy"]);
-    check("name = \"t\"\n[[backend]]\nname = \"b\"\n", 1, "proxy", &["nothing to probe", "direct"]);
-    check("name = \"t\"\n[[proxy]]\nname = \"haproxy\"\n", 1, "backend", &["missing"]);
+    check(
+        &with("[[timeline]]\ndo = \"stop\"\nsubject = \"b1\"\n"),
+        9,
+        "at",
+        &["missing"],
+    );
+    check(
+        &with("[[timeline]]\nat = \"1s\"\nsubject = \"b1\"\n"),
+        9,
+        "do",
+        &["missing", "stop"],
+    );
+    check(
+        &with("[[proxy]]\nname = \"p\"\n"),
+        9,
+        "kind",
+        &["missing", "haproxy"],
+    );
+    check(
+        "name = \"t\"\n[[backend]]\nname = \"b\"\n",
+        1,
+        "proxy",
+        &["nothing to probe", "direct"],
+    );
+    check(
+        "name = \"t\"\n[[proxy]]\nname = \"haproxy\"\n",
+        1,
+        "backend",
+        &["missing"],
+    );
     check("name = \"t\"\nduration = \n", 2, "", &["not TOML"]);
 }
 
@@ -250,7 +277,10 @@ fn all_errors_are_said_at_once_with_the_file_name() {
     .expect_err("two errors");
     assert_eq!(errors.errors.len(), 2);
     let text = errors.to_string();
-    assert!(text.contains("mine.toml: line 10: unknown key `reusd`"), "{text}");
+    assert!(
+        text.contains("mine.toml: line 10: unknown key `reusd`"),
+        "{text}"
+    );
     assert!(text.contains("mine.toml: line 11"), "{text}");
 }
 
@@ -287,8 +317,7 @@ fn shipped_scenarios_are_valid_and_have_the_stated_defaults() {
 
 #[test]
 fn a_plan_has_every_client_of_every_target() {
-    let scenario =
-        Scenario::parse("s", shipped("switchover").expect("shipped")).expect("valid");
+    let scenario = Scenario::parse("s", shipped("switchover").expect("shipped")).expect("valid");
     let plan = scenario
         .plan(RunId::generate(), Some("1".to_owned()))
         .expect("valid names");
@@ -304,7 +333,12 @@ fn a_plan_has_every_client_of_every_target() {
         [
             (Style::Reused, ClientKind::Bare, 0, 4),
             (Style::Reused, ClientKind::Patient, 4, 1),
-            (Style::Reused, ClientKind::Canary(Canary::UserVariable), 5, 1),
+            (
+                Style::Reused,
+                ClientKind::Canary(Canary::UserVariable),
+                5,
+                1
+            ),
             (Style::New, ClientKind::Bare, 0, 2),
         ]
     );
