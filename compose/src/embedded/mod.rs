@@ -1,0 +1,33 @@
+//! Our own servers and proxies, on real loopback sockets, speaking the
+//! client/server protocol, named by what they do.
+//!
+//! Purpose: a lab that needs nothing installed, and calibration: what was done
+//! to a [`Backend`], and when, is known exactly, so that what the instrument
+//! reports can be held against it.
+//!
+//! - [`Backend`]: answers probes; can be stopped, crashed, hung, black-holed,
+//!   made read-only, and brought back, each with its truth as spans of RAW time.
+//! - [`L4Proxy`] (`l4-passthrough`): carries bytes, checks health.
+//! - [`L7Proxy`] (`l7-reconnecting`): terminates the protocol, replaces a lost
+//!   backend connection behind the client's back.
+//!
+//! What they cannot show: what a real server's storage, replication or threads
+//! do. There are no tables.
+
+mod answer;
+mod auth;
+mod backend;
+mod l4;
+mod l7;
+mod link;
+mod pool;
+mod session;
+mod sql;
+mod wire;
+
+pub use auth::Credentials;
+pub use backend::{Backend, BackendConfig, ClearTruth, FaultError, FaultTruth, Held, Mode};
+pub use l4::{L4Config, L4Proxy};
+pub use l7::{L7Config, L7Proxy};
+pub use pool::{CheckKind, HealthCheck, MemberView, PoolMember};
+pub use session::VariablesSchema;

@@ -1,0 +1,896 @@
+//! One session of an embedded backend: command in, answer out. Pure: no
+//! sockets, no clock; what has to be waited for is returned.
+//!
+//! The state is what a server keeps for a connection: default database, user
+//! variables, session variables, prepared statements, an open transaction.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mysql_common::constants::{ColumnType, StatusFlags};
+
+use super::sql::{Assignment, Expr, Function, Parsed, Select, Statement, parse};
+use super::wire::{Outbox, Reader, SqlError, put_lenenc, put_text};
+
+/// Longest single sleep; a longer one is cut.
+const MAX_SLEEP: Duration = Duration::from_secs(24 * 3600);
+/// Bounds on what one session may hold.
+const MAX_USER_VARIABLES: usize = 1024;
+const MAX_PREPARED: usize = 1024;
+const MAX_VALUE_BYTES: usize = 1 << 24;
+
+/// Which table answers the question for a server's global variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum VariablesSchema {
+    /// `information_schema.GLOBAL_VARIABLES`; the other one answers 1146.
+    #[default]
+    InformationSchema,
+    /// `performance_schema.global_variables`; the other one answers 1109.
+    PerformanceSchema,
+}
+
+/// What all sessions of a backend share.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) hostname: String,
+    pub(crate) port: u16,
+    pub(crate) server_id: u32,
+    pub(crate) version: String,
+    pub(crate) user: String,
+    pub(crate) variables: VariablesSchema,
+    pub(crate) read_only: AtomicBool,
+}
+
+/// A value.
+#[derive(Debug, Clone, PartialEq)]
+enum Value {
+    Null,
+    Int(i64),
+    Float(f64),
+    Text(Vec<u8>),
+}
+
+impl Value {
+    fn column_type(&self) -> ColumnType {
+        match self {
+            Self::Int(_) => ColumnType::MYSQL_TYPE_LONGLONG,
+            Self::Float(_) => ColumnType::MYSQL_TYPE_DOUBLE,
+            Self::Null | Self::Text(_) => ColumnType::MYSQL_TYPE_VAR_STRING,
+        }
+    }
+
+    /// Appends the value as text; false if it is null.
+    fn write(&self, out: &mut Vec<u8>) -> bool {
+        use std::io::Write as _;
+        match self {
+            Self::Null => return false,
+            Self::Int(number) => write!(out, "{number}").expect("a vector takes all"),
+            Self::Float(number) => write!(out, "{number}").expect("a vector takes all"),
+            Self::Text(text) => out.extend_from_slice(text),
+        }
+        true
+    }
+
+    fn seconds(&self) -> Duration {
+        let seconds = match self {
+            Self::Null => 0.0,
+            Self::Int(number) => *number as f64,
+            Self::Float(number) => *number,
+            Self::Text(text) => String::from_utf8_lossy(text).trim().parse().unwrap_or(0.0),
+        };
+        Duration::try_from_secs_f64(seconds.max(0.0))
+            .unwrap_or(MAX_SLEEP)
+            .min(MAX_SLEEP)
+    }
+}
+
+/// What has to be done once a command was handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Send the answer, after waiting this long (`SLEEP`).
+    Answer(Duration),
+    /// The command has no answer.
+    Silence,
+    /// End connection `id` (not this one), then send the answer.
+    Kill { id: u64 },
+    /// Send the answer, if any, and close this connection.
+    Close,
+}
+
+/// A prepared statement.
+#[derive(Debug)]
+struct Prepared {
+    parsed: Parsed,
+    /// Types of the parameters, as last bound.
+    types: Vec<(u8, bool)>,
+    /// Sent ahead by COM_STMT_SEND_LONG_DATA.
+    long: HashMap<usize, Vec<u8>>,
+}
+
+/// The last text query and its parse, so that a repeated probe is parsed once.
+#[derive(Debug)]
+struct Known {
+    text: Vec<u8>,
+    parsed: Parsed,
+}
+
+/// One session.
+#[derive(Debug)]
+pub(crate) struct Session<'a> {
+    facts: &'a Facts,
+    id: u32,
+    deprecate_eof: bool,
+    database: Option<Vec<u8>>,
+    status: StatusFlags,
+    user_variables: HashMap<String, Value>,
+    session_variables: HashMap<String, Value>,
+    prepared: HashMap<u32, Prepared>,
+    last_statement: u32,
+    known: Option<Known>,
+}
+
+/// Session variables that may be set, with what they are at first.
+const SESSION_VARIABLES: &[(&str, &str)] = &[
+    ("autocommit", "1"),
+    ("character_set_client", "utf8mb4"),
+    ("character_set_connection", "utf8mb4"),
+    ("character_set_results", "utf8mb4"),
+    ("collation_connection", "utf8mb4_general_ci"),
+    ("foreign_key_checks", "1"),
+    ("innodb_lock_wait_timeout", "50"),
+    ("interactive_timeout", "28800"),
+    ("lock_wait_timeout", "86400"),
+    ("max_execution_time", "0"),
+    ("max_statement_time", "0"),
+    ("net_read_timeout", "30"),
+    ("net_write_timeout", "60"),
+    ("sql_mode", ""),
+    ("sql_select_limit", "18446744073709551615"),
+    ("time_zone", "SYSTEM"),
+    ("transaction_isolation", "REPEATABLE-READ"),
+    ("tx_isolation", "REPEATABLE-READ"),
+    ("unique_checks", "1"),
+    ("wait_timeout", "28800"),
+];
+
+fn unknown_variable(name: &str) -> SqlError {
+    let name: String = name.chars().take(80).collect();
+    SqlError::new(1193, "HY000", format!("Unknown system variable '{name}'"))
+}
+
+fn malformed() -> SqlError {
+    SqlError::new(1835, "HY000", "Malformed communication packet")
+}
+
+fn unknown_statement(id: u32, command: &str) -> SqlError {
+    SqlError::new(
+        1243,
+        "HY000",
+        format!("Unknown prepared statement handler ({id}) given to {command}"),
+    )
+}
+
+/// Error 1047, for a command that is not understood.
+pub(crate) fn unknown_command() -> SqlError {
+    SqlError::new(1047, "08S01", "Unknown command")
+}
+
+impl<'a> Session<'a> {
+    /// A session right after login.
+    pub(crate) fn new(
+        facts: &'a Facts,
+        id: u32,
+        deprecate_eof: bool,
+        database: Option<Vec<u8>>,
+    ) -> Self {
+        Self {
+            facts,
+            id,
+            deprecate_eof,
+            database,
+            status: StatusFlags::SERVER_STATUS_AUTOCOMMIT,
+            user_variables: HashMap::new(),
+            session_variables: HashMap::new(),
+            prepared: HashMap::new(),
+            last_statement: 0,
+            known: None,
+        }
+    }
+
+    /// Flags for an OK packet.
+    pub(crate) fn status(&self) -> StatusFlags {
+        self.status
+    }
+
+    /// Handles one command; appends the answer to `out`.
+    pub(crate) fn handle(&mut self, command: &[u8], out: &mut Vec<u8>) -> After {
+        let start = out.len();
+        match self.command(command, out) {
+            Ok(after) => after,
+            Err(error) => {
+                out.truncate(start);
+                Outbox::new(out, 1).error(&error);
+                After::Answer(Duration::ZERO)
+            }
+        }
+    }
+
+    fn command(&mut self, command: &[u8], out: &mut Vec<u8>) -> Result<After, SqlError> {
+        // By number (mysql_common's `Command` has no fallible conversion that
+        // covers them all): see `Command` there for the names.
+        let (&code, body) = command.split_first().ok_or_else(malformed)?;
+        match code {
+            0x01 => return Ok(After::Close),             // COM_QUIT
+            0x02 => self.database = Some(body.to_vec()), // COM_INIT_DB
+            0x03 => return self.query(body, out),        // COM_QUERY
+            0x0E => {}                                   // COM_PING
+            0x16 => return self.prepare(body, out),      // COM_STMT_PREPARE
+            0x17 => return self.execute(body, out),      // COM_STMT_EXECUTE
+            0x18 => return self.long_data(body),         // COM_STMT_SEND_LONG_DATA
+            0x19 => {
+                // COM_STMT_CLOSE
+                if let Some(id) = Reader(body).array() {
+                    self.prepared.remove(&u32::from_le_bytes(id));
+                }
+                return Ok(After::Silence);
+            }
+            0x1A => {
+                // COM_STMT_RESET
+                let id = u32::from_le_bytes(Reader(body).array().ok_or_else(malformed)?);
+                self.prepared
+                    .get_mut(&id)
+                    .ok_or_else(|| unknown_statement(id, "mysqld_stmt_reset"))?
+                    .long
+                    .clear();
+            }
+            0x1F => {
+                // COM_RESET_CONNECTION: all but the default database.
+                self.status = StatusFlags::SERVER_STATUS_AUTOCOMMIT;
+                self.user_variables.clear();
+                self.session_variables.clear();
+                self.prepared.clear();
+            }
+            _ => return Err(unknown_command()),
+        }
+        Outbox::new(out, 1).ok(self.status);
+        Ok(After::Answer(Duration::ZERO))
+    }
+
+    fn understand(text: &[u8]) -> Result<Parsed, SqlError> {
+        parse(text).map_err(|at| {
+            let near: String = String::from_utf8_lossy(&text[at.0.min(text.len())..])
+                .chars()
+                .take(80)
+                .collect();
+            SqlError::new(
+                1064,
+                "42000",
+                format!(
+                    "You have an error in your SQL syntax; this embedded server understands little: near '{near}'"
+                ),
+            )
+        })
+    }
+
+    fn query(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<After, SqlError> {
+        // Taken out while it runs, so that it can borrow the session.
+        let known = match self.known.take() {
+            Some(known) if known.text == text => known,
+            _ => Known {
+                text: text.to_vec(),
+                parsed: Self::understand(text)?,
+            },
+        };
+        if known.parsed.params > 0 {
+            return Err(SqlError::new(
+                1064,
+                "42000",
+                "`?` stands only in prepared statements",
+            ));
+        }
+        let after = self.run(&known.parsed.statement, &[], false, out);
+        if known.text.len() <= 4096 {
+            self.known = Some(known);
+        }
+        after
+    }
+
+    fn run(
+        &mut self,
+        statement: &Statement,
+        params: &[Value],
+        binary: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<After, SqlError> {
+        match statement {
+            Statement::Select(select) => return self.select(select, params, binary, out),
+            Statement::ShowGrants => {
+                let name = format!("Grants for {}@%", self.facts.user);
+                let grant = format!("GRANT USAGE ON *.* TO `{}`@`%`", self.facts.user);
+                let columns = [(name.as_bytes(), Value::Text(grant.into_bytes()))];
+                self.rows(&columns, true, binary, out);
+                return Ok(After::Answer(Duration::ZERO));
+            }
+            Statement::Set(assignments) => {
+                let mut sleep = Duration::ZERO;
+                for assignment in assignments {
+                    sleep = sleep.saturating_add(self.assign(assignment, params)?);
+                }
+                Outbox::new(out, 1).ok(self.status);
+                return Ok(After::Answer(sleep.min(MAX_SLEEP)));
+            }
+            Statement::Use(name) => self.database = Some(name.clone()),
+            Statement::Begin => self.status.insert(StatusFlags::SERVER_STATUS_IN_TRANS),
+            Statement::Commit | Statement::Rollback => {
+                self.status.remove(StatusFlags::SERVER_STATUS_IN_TRANS);
+            }
+            Statement::Kill { id, query_only } => {
+                if *id == u64::from(self.id) {
+                    let error = SqlError::new(1317, "70100", "Query execution was interrupted");
+                    Outbox::new(out, 1).error(&error);
+                    return Ok(if *query_only {
+                        After::Answer(Duration::ZERO)
+                    } else {
+                        After::Close
+                    });
+                }
+                if *query_only {
+                    let message = "This server can kill connections, not the statements of others";
+                    return Err(SqlError::new(1235, "42000", message));
+                }
+                return Ok(After::Kill { id: *id });
+            }
+            Statement::Write { ddl } => return Err(self.refuse_write(*ddl)),
+        }
+        Outbox::new(out, 1).ok(self.status);
+        Ok(After::Answer(Duration::ZERO))
+    }
+
+    fn refuse_write(&self, ddl: bool) -> SqlError {
+        if self.facts.read_only.load(Ordering::SeqCst) {
+            SqlError::new(
+                1290,
+                "HY000",
+                "The MySQL server is running with the --read-only option so it cannot execute this statement",
+            )
+        } else if ddl {
+            SqlError::new(
+                1142,
+                "42000",
+                "DDL command denied: this embedded server has no tables",
+            )
+        } else {
+            SqlError::new(
+                1146,
+                "42S02",
+                "Table doesn't exist: this embedded server has no tables",
+            )
+        }
+    }
+
+    /// Assigns; returns how long the value's evaluation sleeps.
+    fn assign(&mut self, assignment: &Assignment, params: &[Value]) -> Result<Duration, SqlError> {
+        match assignment {
+            Assignment::Ignored => Ok(Duration::ZERO),
+            Assignment::Global(_) => Err(SqlError::new(
+                1227,
+                "42000",
+                "Access denied; you need (at least one of) the SUPER privilege(s) for this operation",
+            )),
+            Assignment::User(name, expr) => {
+                let (value, sleep) = self.eval(expr, params)?;
+                if self.user_variables.len() >= MAX_USER_VARIABLES
+                    && !self.user_variables.contains_key(name)
+                {
+                    return Err(SqlError::new(
+                        1038,
+                        "HY001",
+                        "Too many user variables in this session",
+                    ));
+                }
+                self.user_variables.insert(name.clone(), value);
+                Ok(sleep)
+            }
+            Assignment::Session(name, expr) => {
+                let (value, sleep) = self.eval(expr, params)?;
+                if name == "max_allowed_packet" {
+                    let message = "SESSION variable 'max_allowed_packet' is read-only. Use SET GLOBAL to assign the value";
+                    return Err(SqlError::new(1621, "HY000", message));
+                }
+                if !SESSION_VARIABLES.iter().any(|(known, _)| known == name) {
+                    return Err(unknown_variable(name));
+                }
+                if name == "autocommit" {
+                    let mut word = Vec::new();
+                    value.write(&mut word);
+                    let on = match word.to_ascii_lowercase().as_slice() {
+                        b"1" | b"on" | b"default" => true,
+                        b"0" | b"off" => false,
+                        _ => {
+                            let message = "Variable 'autocommit' can't be set to that value";
+                            return Err(SqlError::new(1231, "42000", message));
+                        }
+                    };
+                    self.status.set(StatusFlags::SERVER_STATUS_AUTOCOMMIT, on);
+                    if on {
+                        self.status.remove(StatusFlags::SERVER_STATUS_IN_TRANS);
+                    }
+                    self.session_variables
+                        .insert(name.clone(), Value::Int(i64::from(on)));
+                } else {
+                    self.session_variables.insert(name.clone(), value);
+                }
+                Ok(sleep)
+            }
+        }
+    }
+
+    fn system_variable(&self, name: &str) -> Result<Value, SqlError> {
+        if let Some(value) = self.session_variables.get(name) {
+            return Ok(value.clone());
+        }
+        if let Some(value) = self.global_variable(name) {
+            return Ok(value);
+        }
+        let (_, value) = SESSION_VARIABLES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .ok_or_else(|| unknown_variable(name))?;
+        Ok(value
+            .parse()
+            .map_or_else(|_| Value::Text(value.as_bytes().to_vec()), Value::Int))
+    }
+
+    fn global_variable(&self, name: &str) -> Option<Value> {
+        let text = |text: &str| Value::Text(text.as_bytes().to_vec());
+        Some(match name {
+            "hostname" => text(&self.facts.hostname),
+            "port" => Value::Int(i64::from(self.facts.port)),
+            "server_id" => Value::Int(i64::from(self.facts.server_id)),
+            "version" => text(&self.facts.version),
+            "version_comment" => text("gapscope embedded backend"),
+            "max_allowed_packet" => Value::Int(16_777_216),
+            "wait_timeout" => Value::Int(28_800),
+            "socket" => text(""),
+            "read_only" => Value::Int(i64::from(self.facts.read_only.load(Ordering::SeqCst))),
+            _ => return None,
+        })
+    }
+
+    /// The value, and how long the evaluation sleeps.
+    fn eval(&self, expr: &Expr, params: &[Value]) -> Result<(Value, Duration), SqlError> {
+        let mut sleep = Duration::ZERO;
+        let value = self.eval_into(expr, params, &mut sleep)?;
+        Ok((value, sleep))
+    }
+
+    fn eval_into(
+        &self,
+        expr: &Expr,
+        params: &[Value],
+        sleep: &mut Duration,
+    ) -> Result<Value, SqlError> {
+        let text = |text: &str| Value::Text(text.as_bytes().to_vec());
+        Ok(match expr {
+            Expr::Null => Value::Null,
+            Expr::Int(number) => Value::Int(*number),
+            Expr::Float(number) => Value::Float(*number),
+            Expr::Text(text) => Value::Text(text.clone()),
+            Expr::Param(index) => params.get(*index).cloned().unwrap_or(Value::Null),
+            Expr::UserVariable(name) => self
+                .user_variables
+                .get(name)
+                .cloned()
+                .unwrap_or(Value::Null),
+            Expr::SystemVariable(name) => self.system_variable(name)?,
+            Expr::Call(Function::ConnectionId, _) => Value::Int(i64::from(self.id)),
+            Expr::Call(Function::Version, _) => text(&self.facts.version),
+            Expr::Call(Function::Database, _) => {
+                self.database.clone().map_or(Value::Null, Value::Text)
+            }
+            Expr::Call(Function::CurrentUser, _) => text(&format!("{}@%", self.facts.user)),
+            Expr::Call(Function::Sleep, arguments) => {
+                for argument in arguments {
+                    let seconds = self.eval_into(argument, params, sleep)?.seconds();
+                    *sleep = sleep.saturating_add(seconds).min(MAX_SLEEP);
+                }
+                Value::Int(0)
+            }
+            Expr::Call(Function::Concat, arguments) => {
+                let mut joined = Vec::new();
+                for argument in arguments {
+                    if !self.eval_into(argument, params, sleep)?.write(&mut joined) {
+                        return Ok(Value::Null);
+                    }
+                    if joined.len() > MAX_VALUE_BYTES {
+                        let message = "Result of concat() was larger than max_allowed_packet";
+                        return Err(SqlError::new(1301, "HY000", message));
+                    }
+                }
+                Value::Text(joined)
+            }
+            Expr::GlobalVariables {
+                schema,
+                names,
+                separator,
+            } => self.concat_variables(schema, names, separator)?,
+        })
+    }
+
+    fn concat_variables(
+        &self,
+        schema: &str,
+        names: &[String],
+        separator: &[u8],
+    ) -> Result<Value, SqlError> {
+        match (self.facts.variables, schema) {
+            (VariablesSchema::InformationSchema, "performance_schema") => {
+                let message = "Table 'performance_schema.global_variables' doesn't exist";
+                return Err(SqlError::new(1146, "42S02", message));
+            }
+            (VariablesSchema::PerformanceSchema, "information_schema") => {
+                let message = "Unknown table 'GLOBAL_VARIABLES' in information_schema";
+                return Err(SqlError::new(1109, "42S02", message));
+            }
+            _ => {}
+        }
+        let mut joined = Vec::new();
+        let mut found = false;
+        for value in names.iter().filter_map(|name| self.global_variable(name)) {
+            if found {
+                joined.extend_from_slice(separator);
+            }
+            value.write(&mut joined);
+            found = true;
+        }
+        // An aggregate of no rows is null.
+        Ok(if found {
+            Value::Text(joined)
+        } else {
+            Value::Null
+        })
+    }
+
+    fn select(
+        &self,
+        select: &Select,
+        params: &[Value],
+        binary: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<After, SqlError> {
+        let mut sleep = Duration::ZERO;
+        let mut columns = Vec::with_capacity(select.items.len());
+        for item in &select.items {
+            let value = self.eval_into(&item.expr, params, &mut sleep)?;
+            columns.push((item.name.as_slice(), value));
+        }
+        self.rows(&columns, select.rows, binary, out);
+        Ok(After::Answer(if select.rows {
+            sleep
+        } else {
+            Duration::ZERO
+        }))
+    }
+
+    /// A result of one row or none.
+    fn rows(&self, columns: &[(&[u8], Value)], row: bool, binary: bool, out: &mut Vec<u8>) {
+        let mut answer = Outbox::new(out, 1);
+        answer.packet(|out| put_lenenc(out, columns.len() as u64));
+        for (name, value) in columns {
+            answer.column(name, value.column_type());
+        }
+        if !self.deprecate_eof {
+            answer.eof(self.status);
+        }
+        if row {
+            answer.packet(|out| {
+                if binary {
+                    put_binary_row(out, columns);
+                } else {
+                    put_text_row(out, columns);
+                }
+            });
+        }
+        answer.end_of_rows(self.status, self.deprecate_eof);
+    }
+
+    fn prepare(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<After, SqlError> {
+        let parsed = Self::understand(text)?;
+        let mut columns: Vec<(Vec<u8>, ColumnType)> = Vec::new();
+        match &parsed.statement {
+            Statement::Select(select) => {
+                // Evaluated as if all parameters were null: errors such as
+                // 1146 come at once, as from a real server.
+                for item in &select.items {
+                    let (value, _) = self.eval(&item.expr, &[])?;
+                    columns.push((item.name.clone(), value.column_type()));
+                }
+            }
+            Statement::ShowGrants => {
+                let name = format!("Grants for {}@%", self.facts.user);
+                columns.push((name.into_bytes(), ColumnType::MYSQL_TYPE_VAR_STRING));
+            }
+            Statement::Kill { .. } | Statement::Use(_) => {
+                let message =
+                    "This command is not supported in the prepared statement protocol yet";
+                return Err(SqlError::new(1295, "HY000", message));
+            }
+            _ => {}
+        }
+        let (Ok(column_count), Ok(param_count)) =
+            (u16::try_from(columns.len()), u16::try_from(parsed.params))
+        else {
+            return Err(SqlError::new(
+                1390,
+                "HY000",
+                "Prepared statement contains too many placeholders",
+            ));
+        };
+        if self.prepared.len() >= MAX_PREPARED {
+            let message = "Can't create more than max_prepared_stmt_count statements";
+            return Err(SqlError::new(1461, "42000", message));
+        }
+        self.last_statement = self.last_statement.wrapping_add(1).max(1);
+        let id = self.last_statement;
+        let mut answer = Outbox::new(out, 1);
+        answer.packet(|out| {
+            out.push(0);
+            out.extend_from_slice(&id.to_le_bytes());
+            out.extend_from_slice(&column_count.to_le_bytes());
+            out.extend_from_slice(&param_count.to_le_bytes());
+            out.extend_from_slice(&[0, 0, 0]);
+        });
+        if param_count > 0 {
+            for _ in 0..param_count {
+                answer.column(b"?", ColumnType::MYSQL_TYPE_VAR_STRING);
+            }
+            if !self.deprecate_eof {
+                answer.eof(self.status);
+            }
+        }
+        if column_count > 0 {
+            for (name, kind) in &columns {
+                answer.column(name, *kind);
+            }
+            if !self.deprecate_eof {
+                answer.eof(self.status);
+            }
+        }
+        self.prepared.insert(
+            id,
+            Prepared {
+                parsed,
+                types: Vec::new(),
+                long: HashMap::new(),
+            },
+        );
+        Ok(After::Answer(Duration::ZERO))
+    }
+
+    fn execute(&mut self, body: &[u8], out: &mut Vec<u8>) -> Result<After, SqlError> {
+        let mut reader = Reader(body);
+        let id = u32::from_le_bytes(reader.array().ok_or_else(malformed)?);
+        // Taken out while it runs, so that it can borrow the session.
+        let mut prepared = self
+            .prepared
+            .remove(&id)
+            .ok_or_else(|| unknown_statement(id, "mysqld_stmt_execute"))?;
+        let result = bind(&mut prepared, reader)
+            .and_then(|params| self.run(&prepared.parsed.statement, &params, true, out));
+        prepared.long.clear();
+        self.prepared.insert(id, prepared);
+        result
+    }
+
+    fn long_data(&mut self, body: &[u8]) -> Result<After, SqlError> {
+        // It has no answer: what is wrong with it shows at execute.
+        let mut reader = Reader(body);
+        if let (Some(id), Some(index)) = (reader.array(), reader.array())
+            && let Some(prepared) = self.prepared.get_mut(&u32::from_le_bytes(id))
+        {
+            let index = usize::from(u16::from_le_bytes(index));
+            if index < prepared.parsed.params {
+                let value = prepared.long.entry(index).or_default();
+                if value.len() + reader.0.len() <= MAX_VALUE_BYTES {
+                    value.extend_from_slice(reader.0);
+                }
+            }
+        }
+        Ok(After::Silence)
+    }
+}
+
+fn put_text_row(out: &mut Vec<u8>, columns: &[(&[u8], Value)]) {
+    for (_, value) in columns {
+        match value {
+            Value::Null => out.push(0xFB),
+            Value::Text(text) => put_text(out, text),
+            number => {
+                // At most 25 digits or so for integers; a float can be longer
+                // than 250, so its length is written afterwards.
+                let mut digits = Vec::with_capacity(24);
+                number.write(&mut digits);
+                put_text(out, &digits);
+            }
+        }
+    }
+}
+
+fn put_binary_row(out: &mut Vec<u8>, columns: &[(&[u8], Value)]) {
+    out.push(0);
+    let bitmap = out.len();
+    out.resize(bitmap + (columns.len() + 9) / 8, 0);
+    for (index, (_, value)) in columns.iter().enumerate() {
+        match value {
+            Value::Null => out[bitmap + (index + 2) / 8] |= 1 << ((index + 2) % 8),
+            Value::Int(number) => out.extend_from_slice(&number.to_le_bytes()),
+            Value::Float(number) => out.extend_from_slice(&number.to_le_bytes()),
+            Value::Text(text) => put_text(out, text),
+        }
+    }
+}
+
+/// Reads the parameters of an execute, after the statement's id.
+fn bind(prepared: &mut Prepared, mut reader: Reader<'_>) -> Result<Vec<Value>, SqlError> {
+    let count = prepared.parsed.params;
+    let _flags = reader.u8().ok_or_else(malformed)?;
+    let _iterations: [u8; 4] = reader.array().ok_or_else(malformed)?;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let nulls = reader.take(count.div_ceil(8)).ok_or_else(malformed)?;
+    if reader.u8().ok_or_else(malformed)? == 1 {
+        let mut types = Vec::with_capacity(count.min(1024));
+        for _ in 0..count {
+            let [kind, flags] = reader.array().ok_or_else(malformed)?;
+            types.push((kind, flags & 0x80 != 0));
+        }
+        prepared.types = types;
+    }
+    if prepared.types.len() != count {
+        return Err(SqlError::new(
+            1210,
+            "HY000",
+            "Incorrect arguments to mysqld_stmt_execute",
+        ));
+    }
+    let mut values = Vec::with_capacity(count.min(1024));
+    for (index, (kind, unsigned)) in prepared.types.iter().enumerate() {
+        values.push(if let Some(long) = prepared.long.get(&index) {
+            Value::Text(long.clone())
+        } else if nulls[index / 8] & (1 << (index % 8)) != 0 {
+            Value::Null
+        } else {
+            bind_one(*kind, *unsigned, &mut reader)?
+        });
+    }
+    Ok(values)
+}
+
+fn bind_one(kind: u8, unsigned: bool, reader: &mut Reader<'_>) -> Result<Value, SqlError> {
+    let kind = ColumnType::try_from(kind).map_err(|_| malformed())?;
+    let value = match kind {
+        ColumnType::MYSQL_TYPE_NULL => Some(Value::Null),
+        ColumnType::MYSQL_TYPE_TINY => reader.array().map(|bytes| {
+            Value::Int(if unsigned {
+                i64::from(u8::from_le_bytes(bytes))
+            } else {
+                i64::from(i8::from_le_bytes(bytes))
+            })
+        }),
+        ColumnType::MYSQL_TYPE_SHORT | ColumnType::MYSQL_TYPE_YEAR => reader.array().map(|bytes| {
+            Value::Int(if unsigned {
+                i64::from(u16::from_le_bytes(bytes))
+            } else {
+                i64::from(i16::from_le_bytes(bytes))
+            })
+        }),
+        ColumnType::MYSQL_TYPE_LONG | ColumnType::MYSQL_TYPE_INT24 => reader.array().map(|bytes| {
+            Value::Int(if unsigned {
+                i64::from(u32::from_le_bytes(bytes))
+            } else {
+                i64::from(i32::from_le_bytes(bytes))
+            })
+        }),
+        ColumnType::MYSQL_TYPE_LONGLONG => reader.array().map(|bytes| {
+            let signed = i64::from_le_bytes(bytes);
+            if unsigned && signed < 0 {
+                Value::Text(u64::from_le_bytes(bytes).to_string().into_bytes())
+            } else {
+                Value::Int(signed)
+            }
+        }),
+        ColumnType::MYSQL_TYPE_FLOAT => reader
+            .array()
+            .map(|bytes| Value::Float(f64::from(f32::from_le_bytes(bytes)))),
+        ColumnType::MYSQL_TYPE_DOUBLE => reader
+            .array()
+            .map(|bytes| Value::Float(f64::from_le_bytes(bytes))),
+        ColumnType::MYSQL_TYPE_DATE
+        | ColumnType::MYSQL_TYPE_TIME
+        | ColumnType::MYSQL_TYPE_DATETIME
+        | ColumnType::MYSQL_TYPE_TIMESTAMP => {
+            let message = "Dates and times are not supported as parameters";
+            return Err(SqlError::new(1210, "HY000", message));
+        }
+        _ => reader.text().map(|text| Value::Text(text.to_vec())),
+    };
+    value.ok_or_else(malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            hostname: "h".into(),
+            port: 4000,
+            server_id: 1,
+            version: "11.4.99-test".into(),
+            user: "probe".into(),
+            variables: VariablesSchema::InformationSchema,
+            read_only: AtomicBool::new(false),
+        }
+    }
+
+    fn answer(session: &mut Session<'_>, command: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        session.handle(command, &mut out);
+        out
+    }
+
+    fn code(answer: &[u8]) -> Option<u16> {
+        (answer.get(4) == Some(&0xFF)).then(|| u16::from_le_bytes([answer[5], answer[6]]))
+    }
+
+    #[test]
+    fn what_is_not_understood_is_an_error() {
+        let facts = facts();
+        let mut session = Session::new(&facts, 1, true, None);
+        let cases: [(&[u8], u16); 9] = [
+            (b"", 1835),
+            (b"\x42", 1047),
+            (b"\x03SELEC 1", 1064),
+            (b"\x03SELECT @@nonsense", 1193),
+            (b"\x17\x07\0\0\0\0\x01\0\0\0", 1243),
+            (b"\x1A\x07\0\0\0", 1243),
+            (b"\x03SET GLOBAL x = 1", 1227),
+            (b"\x03INSERT INTO t VALUES (1)", 1146),
+            (b"\x03SELECT (SELECT GROUP_CONCAT(VARIABLE_VALUE) FROM performance_schema.global_variables WHERE VARIABLE_NAME IN ('PORT'))", 1146),
+        ];
+        for (command, expect) in cases {
+            assert_eq!(
+                code(&answer(&mut session, command)),
+                Some(expect),
+                "{command:?}"
+            );
+        }
+        facts.read_only.store(true, Ordering::SeqCst);
+        let refused = answer(&mut session, b"\x03INSERT INTO t VALUES (1)");
+        assert_eq!(code(&refused), Some(1290));
+    }
+
+    proptest! {
+        #[test]
+        fn no_command_panics(
+            commands in proptest::collection::vec(
+                (0_u8..0x20, proptest::collection::vec(any::<u8>(), 0..40)), 0..20),
+            deprecate_eof: bool,
+        ) {
+            let facts = facts();
+            let mut session = Session::new(&facts, 1, deprecate_eof, None);
+            answer(&mut session, b"\x16SELECT ?, ?, CONCAT(?, 'x')");
+            for (command, mut body) in commands {
+                if command == 0x17 && body.len() > 4 {
+                    body[..4].copy_from_slice(&1_u32.to_le_bytes());
+                }
+                body.insert(0, command);
+                answer(&mut session, &body);
+            }
+        }
+    }
+}
