@@ -1,1 +1,48 @@
-//! stub
+//! Takes in samples, stores them, aligns the clocks, computes what the clients
+//! saw, reports.
+//!
+//! `ingest` and `control` are the server, `store` is the run folder that it
+//! writes and everything else reads. `import` fills such a folder from what
+//! other programs measured. `align` relates clocks, `analyse` computes, `report`
+//! renders.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+pub mod align;
+pub mod analyse;
+pub mod cli;
+pub mod commands;
+pub mod duration;
+pub mod exit;
+pub mod import;
+pub mod output;
+pub mod report;
+pub mod store;
+pub mod utc;
+
+/// Runs the program with these arguments (the program's name first).
+pub fn main_from<I: IntoIterator<Item = OsString>>(args: I) -> ExitCode {
+    let cli = match cli::Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // clap knows where its texts go; nothing can be said if that fails.
+            let _ = error.print();
+            return if error.use_stderr() {
+                exit::Exit::Usage.into()
+            } else {
+                exit::Exit::Ok.into()
+            };
+        }
+    };
+    output::start_tracing();
+    match commands::dispatch(cli.command) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            output::error(&error);
+            exit::Exit::Failure.into()
+        }
+    }
+}

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use gapscope_proto::clock::ClockKey;
+use gapscope_proto::fault::Subject;
+use gapscope_proto::frame::StreamKind;
 use gapscope_proto::host::{Anchor, HostFacts, ProbingEnded, ProbingStarted};
 use gapscope_proto::ids::{AgentId, Incarnation, RunId, TargetName};
 use gapscope_proto::plan::RunPlan;
-use gapscope_proto::fault::Subject;
 use serde::{Deserialize, Serialize};
+
+use super::footer::StreamKey;
+use super::frame::Bound;
 
 /// Version of the run folder written by this build; older ones stay readable.
 pub const FORMAT_VERSION: u32 = 1;
@@ -115,4 +119,70 @@ pub struct Manifest {
     pub agents: Vec<AgentEntry>,
     /// What the aggregator itself has to say against the data.
     pub caveats: Vec<String>,
+}
+
+/// What the store learns about streams goes into the manifest here.
+impl Manifest {
+    /// The entry of an incarnation, made if it is not there.
+    pub(crate) fn incarnation_mut(
+        &mut self,
+        agent: &AgentId,
+        incarnation: Incarnation,
+    ) -> &mut IncarnationEntry {
+        let at = match self.agents.iter().position(|a| a.agent_id == *agent) {
+            Some(at) => at,
+            None => {
+                self.agents.push(AgentEntry {
+                    agent_id: agent.clone(),
+                    program_version: String::new(),
+                    host: HostFacts::default(),
+                    targets: Vec::new(),
+                    incarnations: Vec::new(),
+                });
+                self.agents.len() - 1
+            }
+        };
+        let entries = &mut self.agents[at].incarnations;
+        let at = match entries.iter().position(|e| e.incarnation == incarnation) {
+            Some(at) => at,
+            None => {
+                entries.push(IncarnationEntry {
+                    incarnation,
+                    clock: ClockKey {
+                        boot_id: String::new(),
+                        time_namespace: 0,
+                    },
+                    started: None,
+                    ended: None,
+                    samples_announced: 0,
+                    samples_committed: 0,
+                    host_committed: 0,
+                });
+                entries.len() - 1
+            }
+        };
+        &mut entries[at]
+    }
+
+    pub(crate) fn note_bound(&mut self, agent: &AgentId, incarnation: Incarnation, bound: Bound) {
+        let entry = self.incarnation_mut(agent, incarnation);
+        match bound {
+            Bound::Started(started) => {
+                entry.clock = started.clock.clone();
+                entry.started = Some(started);
+            }
+            Bound::Ended(ended) => {
+                entry.samples_announced = entry.samples_announced.max(ended.sampled);
+                entry.ended = Some(ended);
+            }
+        }
+    }
+
+    pub(crate) fn note_committed(&mut self, stream: &StreamKey, seq: u64) {
+        let entry = self.incarnation_mut(&stream.agent_id, stream.incarnation);
+        match stream.kind {
+            StreamKind::Samples => entry.samples_committed = entry.samples_committed.max(seq),
+            StreamKind::Host => entry.host_committed = entry.host_committed.max(seq),
+        }
+    }
 }

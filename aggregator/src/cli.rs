@@ -1,0 +1,35 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands;
+
+/// Takes in samples from agents, stores runs, and reports what clients saw.
+#[derive(Debug, Parser)]
+#[command(name = "gapscope-aggregator", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve agents and operators until told to stop.
+    Serve(commands::serve::Args),
+    /// Start a run; prints its id.
+    Start(commands::start::Args),
+    /// Stop a run and close its folder.
+    Stop(commands::stop::Args),
+    /// Note in a run that something was done or seen.
+    Mark(commands::mark::Args),
+    /// List the runs an aggregator has.
+    Runs(commands::runs::Args),
+    /// List the agents an aggregator knows.
+    Agents(commands::agents::Args),
+    /// Say what the clients saw in a run.
+    Report(commands::report::Args),
+    /// Take in data that other programs measured.
+    Import(commands::import::Args),
+}

@@ -1,0 +1,31 @@
+//! One file per subcommand.
+
+use crate::cli::Command;
+use crate::exit::Exit;
+
+pub mod agents;
+pub mod client;
+pub mod import;
+pub mod mark;
+pub mod report;
+pub mod runs;
+pub mod serve;
+pub mod start;
+pub mod stop;
+
+/// Carries out a subcommand.
+///
+/// # Errors
+/// When it could not be done; the text speaks to a person.
+pub fn dispatch(command: Command) -> anyhow::Result<Exit> {
+    match command {
+        Command::Serve(args) => serve::run(args),
+        Command::Start(args) => start::run(args),
+        Command::Stop(args) => stop::run(args),
+        Command::Mark(args) => mark::run(args),
+        Command::Runs(args) => runs::run(args),
+        Command::Agents(args) => agents::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Import(args) => import::run(args),
+    }
+}

@@ -1,0 +1,15 @@
+//! The subcommand `serve`.
+
+use crate::exit::Exit;
+
+/// Its arguments.
+#[derive(Debug, clap::Args)]
+pub struct Args {}
+
+/// Carries it out.
+///
+/// # Errors
+/// When it could not be done.
+pub fn run(_args: Args) -> anyhow::Result<Exit> {
+    anyhow::bail!("this build has no `serve`")
+}

@@ -1,0 +1,72 @@
+//! Data on stdout, people on stderr.
+#![expect(clippy::print_stdout, reason = "this is the output module")]
+
+use std::fmt;
+use std::io::IsTerminal;
+
+use crate::store::StoreError;
+
+/// An error with something that a person can do about it.
+#[derive(Debug)]
+pub struct Hint(pub String);
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Hint {}
+
+/// An error text with a hint.
+pub fn hinted(error: impl fmt::Display, hint: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(Hint(hint.into())).context(error.to_string())
+}
+
+/// Says on stderr what failed and what to do.
+pub fn error(error: &anyhow::Error) {
+    let mut texts = Vec::new();
+    let mut hint = None;
+    for cause in error.chain() {
+        if let Some(found) = cause.downcast_ref::<Hint>() {
+            hint = Some(found.0.clone());
+            continue;
+        }
+        if let Some(store) = cause.downcast_ref::<StoreError>() {
+            hint = hint.or(store.hint().map(str::to_owned));
+        }
+        let text = cause.to_string();
+        // Some errors repeat their source in their own text.
+        if !texts.iter().any(|said: &String| said.ends_with(&text)) {
+            texts.push(text);
+        }
+    }
+    eprintln!("error: {}", texts.join(": "));
+    if let Some(hint) = hint {
+        eprintln!("hint: {hint}");
+    }
+}
+
+/// A line of data.
+pub fn data(line: impl fmt::Display) {
+    println!("{line}");
+}
+
+/// A line for people.
+pub fn note(line: impl fmt::Display) {
+    eprintln!("{line}");
+}
+
+/// Starts logging to stderr; `GAPSCOPE_LOG` says how much (`info` by default).
+/// Does nothing if the process logs already.
+pub fn start_tracing() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GAPSCOPE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,gapscope_aggregator=info"));
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .with_target(false)
+        .try_init();
+}

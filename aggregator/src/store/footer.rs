@@ -1,0 +1,123 @@
+//! What a parquet file's footer says about itself: its format's version, which
+//! seqs of which streams it covers, and which live parts it replaces.
+//!
+//! The footers are the only record of what has been taken in.
+
+use std::fs::File;
+use std::path::Path;
+
+use gapscope_proto::frame::StreamKind;
+use gapscope_proto::ids::{AgentId, Incarnation, RunId};
+use polars::prelude::{KeyValueMetadata, ParquetReader, SerReader};
+use serde::{Deserialize, Serialize};
+
+use super::error::StoreError;
+use super::manifest::FORMAT_VERSION;
+
+/// The key under which the footer stands in the file's metadata.
+pub const KEY: &str = "gapscope";
+
+/// Names a stream within a run.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StreamKey {
+    /// Whose.
+    pub agent_id: AgentId,
+    /// Which start of the agent.
+    pub incarnation: Incarnation,
+    /// Samples or host records.
+    pub kind: StreamKind,
+}
+
+/// Consecutive seqs of one stream, both ends included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    /// Which stream.
+    #[serde(flatten)]
+    pub stream: StreamKey,
+    /// First.
+    pub first_seq: u64,
+    /// Last.
+    pub last_seq: u64,
+}
+
+/// The footer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Footer {
+    /// [`FORMAT_VERSION`] of the writer.
+    pub format_version: u32,
+    /// The run.
+    pub run_id: RunId,
+    /// What is in the file.
+    pub ranges: Vec<Range>,
+    /// Names of the live parts that must not be counted beside this file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaces: Vec<String>,
+}
+
+impl Footer {
+    /// One for a file that holds `ranges`.
+    pub fn new(run_id: RunId, ranges: Vec<Range>, replaces: Vec<String>) -> Self {
+        Self {
+            format_version: FORMAT_VERSION,
+            run_id,
+            ranges,
+            replaces,
+        }
+    }
+
+    /// As polars wants it.
+    pub fn to_metadata(&self) -> KeyValueMetadata {
+        let text = serde_json::to_string(self).expect("a footer is plain data");
+        KeyValueMetadata::from_static(vec![(KEY.to_owned(), text)])
+    }
+}
+
+/// Adds a range to `ranges`, joining it to the stream's last one where it follows on.
+pub fn push_range(ranges: &mut Vec<Range>, range: Range) {
+    if let Some(last) = ranges.iter_mut().rev().find(|r| r.stream == range.stream)
+        && last.last_seq.checked_add(1) == Some(range.first_seq)
+    {
+        last.last_seq = range.last_seq;
+        return;
+    }
+    ranges.push(range);
+}
+
+/// Reads a file's footer and its number of rows.
+///
+/// # Errors
+/// When the file cannot be read, is no parquet file, has no such footer, or was
+/// written by a newer program.
+pub fn read(path: &Path) -> Result<(Footer, u64), StoreError> {
+    let file = File::open(path).map_err(StoreError::io("read", path))?;
+    let mut reader = ParquetReader::new(file);
+    let metadata = reader
+        .get_metadata()
+        .map_err(StoreError::parquet("read", path))?;
+    let rows = metadata.num_rows as u64;
+    let damaged = |why: String| StoreError::Damaged {
+        path: path.to_owned(),
+        why,
+    };
+    let text = metadata
+        .key_value_metadata()
+        .iter()
+        .flatten()
+        .find(|pair| pair.key == KEY)
+        .and_then(|pair| pair.value.as_deref())
+        .ok_or_else(|| damaged(format!("its footer has no `{KEY}` entry")))?;
+    #[derive(Deserialize)]
+    struct Version {
+        format_version: u32,
+    }
+    let version: Version =
+        serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
+    if version.format_version > FORMAT_VERSION {
+        return Err(StoreError::NewerFormat {
+            path: path.to_owned(),
+            found: version.format_version,
+        });
+    }
+    let footer = serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
+    Ok((footer, rows))
+}

@@ -1,0 +1,31 @@
+//! The run folder: how a run is written, how it is read again.
+//!
+//! ```text
+//! <run id>/manifest.json            what the run is, who took part
+//!          samples/live/part-n      samples as they arrive, one file per commit
+//!          samples/part-n           samples after the close
+//!          host/live/part-n         lag, clock exchanges, anchors, start and end
+//!          lag, clock_exchanges, clock_anchors .parquet   the same after the close
+//!          faults, losses .parquet  rewritten whole, atomically
+//! ```
+//!
+//! Each parquet file's footer says which seqs of which streams it covers
+//! ([`footer`]), so there is no second ledger that could disagree. A file
+//! appears under its name only when it is whole and synced ([`disk`]).
+
+pub mod disk;
+pub mod error;
+pub mod footer;
+pub mod frame;
+pub mod lock;
+pub mod loss;
+pub mod manifest;
+pub mod merge;
+pub mod reader;
+pub mod schema;
+pub mod writer;
+
+pub use error::StoreError;
+pub use loss::LossRecord;
+pub use reader::RunFolder;
+pub use writer::RunStore;

@@ -1,0 +1,422 @@
+//! Reads a run folder: live, closed, killed or empty.
+//!
+//! A live part that a merged file lists as replaced is never counted beside it.
+//! A part that cannot be read is left out and said so in [`RunFolder::notes`].
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use gapscope_proto::fault::Fault;
+use gapscope_proto::frame::StreamKind;
+use gapscope_proto::ids::RunId;
+use polars::prelude::*;
+
+use super::disk::parts_in;
+use super::error::StoreError;
+use super::footer::{self, Footer, StreamKey};
+use super::frame;
+use super::loss::LossRecord;
+use super::manifest::{FORMAT_VERSION, Manifest, RunState};
+use super::schema::{self, CLOCK_ANCHORS, CLOCK_EXCHANGES, HostTable, LAG};
+
+/// A parquet file that is to be read.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    pub(crate) path: PathBuf,
+    pub(crate) footer: Footer,
+    pub(crate) rows: u64,
+}
+
+/// The parts of one kind of records.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    /// Whole ones, which may replace live ones.
+    pub(crate) merged: Vec<Part>,
+    /// Live ones that no merged one replaces.
+    pub(crate) live: Vec<Part>,
+    /// Live ones that are in a merged one as well: leftovers.
+    pub(crate) replaced: Vec<PathBuf>,
+    /// Names that must not be used again.
+    pub(crate) replaced_names: HashSet<String>,
+    /// Files that could not be read.
+    pub(crate) unreadable: Vec<PathBuf>,
+    /// Which, and why.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Parts {
+    /// Looks at `merged` files and the live parts of `live`.
+    pub(crate) fn find(merged: Vec<PathBuf>, live: &Path) -> Result<Self, StoreError> {
+        let mut parts = Self::default();
+        for path in merged {
+            if let Some(part) = parts.read(path)? {
+                parts
+                    .replaced_names
+                    .extend(part.footer.replaces.iter().cloned());
+                parts.merged.push(part);
+            }
+        }
+        for path in parts_in(live)? {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if parts.replaced_names.contains(&*name) {
+                parts.replaced.push(path);
+            } else if let Some(part) = parts.read(path)? {
+                parts.live.push(part);
+            }
+        }
+        Ok(parts)
+    }
+
+    fn read(&mut self, path: PathBuf) -> Result<Option<Part>, StoreError> {
+        match footer::read(&path) {
+            Ok((footer, rows)) => Ok(Some(Part { path, footer, rows })),
+            Err(error @ StoreError::NewerFormat { .. }) => Err(error),
+            Err(error) => {
+                self.notes
+                    .push(format!("{error}; what it held is not counted"));
+                self.unreadable.push(path);
+                Ok(None)
+            }
+        }
+    }
+
+    pub(crate) fn used(&self) -> impl Iterator<Item = &Part> {
+        self.merged.iter().chain(&self.live)
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.used().map(|part| part.rows).sum()
+    }
+}
+
+/// The samples' parts.
+pub(crate) fn sample_parts(folder: &Path) -> Result<Parts, StoreError> {
+    let samples = folder.join("samples");
+    Parts::find(parts_in(&samples)?, &samples.join("live"))
+}
+
+/// The parts of one kind of host records.
+pub(crate) fn host_parts(folder: &Path, table: &HostTable) -> Result<Parts, StoreError> {
+    let merged = folder.join(format!("{}.parquet", table.file));
+    let merged = if merged.exists() {
+        vec![merged]
+    } else {
+        vec![]
+    };
+    Parts::find(merged, &folder.join("host/live"))
+}
+
+/// Reads the manifest, whatever state the run is in.
+pub(crate) fn read_manifest(folder: &Path) -> Result<Manifest, StoreError> {
+    let path = folder.join("manifest.json");
+    let text = match std::fs::read(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(StoreError::NotARun(folder.to_owned()));
+        }
+        other => other.map_err(StoreError::io("read", &path))?,
+    };
+    #[derive(serde::Deserialize)]
+    struct Version {
+        format_version: u32,
+    }
+    let damaged = |error: serde_json::Error| StoreError::Damaged {
+        path: path.clone(),
+        why: error.to_string(),
+    };
+    let version: Version = serde_json::from_slice(&text).map_err(damaged)?;
+    if version.format_version > FORMAT_VERSION {
+        return Err(StoreError::NewerFormat {
+            path: folder.to_owned(),
+            found: version.format_version,
+        });
+    }
+    serde_json::from_slice(&text).map_err(damaged)
+}
+
+/// Reads a whole parquet file.
+pub(crate) fn read_parquet(path: &Path) -> Result<DataFrame, StoreError> {
+    let file = File::open(path).map_err(StoreError::io("read", path))?;
+    ParquetReader::new(file)
+        .finish()
+        .map_err(StoreError::parquet("read", path))
+}
+
+/// The faults recorded in `folder`.
+pub(crate) fn read_faults(folder: &Path) -> Result<Vec<Fault>, StoreError> {
+    let path = folder.join("faults.parquet");
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    frame::faults_of(&read_parquet(&path)?).map_err(StoreError::parquet("read", &path))
+}
+
+/// The losses recorded in `folder`.
+pub(crate) fn read_losses(folder: &Path) -> Result<Vec<LossRecord>, StoreError> {
+    let path = folder.join("losses.parquet");
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    frame::losses_of(&read_parquet(&path)?).map_err(StoreError::parquet("read", &path))
+}
+
+/// Starts and ends of probing in live host parts; a manifest that was not
+/// written after them does not have them yet.
+pub(crate) fn apply_bounds(manifest: &mut Manifest, parts: &Parts) -> Result<(), StoreError> {
+    for part in &parts.live {
+        let frame = read_parquet(&part.path)?;
+        let bounds = frame::bounds_of(&frame).map_err(StoreError::parquet("read", &part.path))?;
+        for (agent, incarnation, bound) in bounds {
+            manifest.note_bound(&agent, incarnation, bound);
+        }
+    }
+    Ok(())
+}
+
+/// Highest seq of each stream, by footers and losses.
+pub(crate) fn high_water<'a>(
+    parts: impl Iterator<Item = &'a Part>,
+    losses: &[LossRecord],
+) -> BTreeMap<StreamKey, u64> {
+    let mut highest = BTreeMap::new();
+    let mut note = |stream: StreamKey, seq: u64| {
+        let entry = highest.entry(stream).or_insert(0);
+        *entry = seq.max(*entry);
+    };
+    for range in parts.flat_map(|part| &part.footer.ranges) {
+        note(range.stream.clone(), range.last_seq);
+    }
+    for loss in losses {
+        note(loss.stream(), loss.last_seq);
+    }
+    highest
+}
+
+/// A run, opened for reading.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    manifest: Manifest,
+    samples: Parts,
+    notes: Vec<String>,
+}
+
+impl RunFolder {
+    /// Opens the run in `path`.
+    ///
+    /// # Errors
+    /// When there is no readable manifest, or a newer program wrote it.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let mut manifest = read_manifest(path)?;
+        let samples = sample_parts(path)?;
+        let hosts = host_parts(path, &LAG)?;
+        let mut notes = samples.notes.clone();
+        notes.extend(hosts.notes.iter().cloned());
+        if manifest.state == RunState::Running || !hosts.live.is_empty() {
+            apply_bounds(&mut manifest, &hosts)?;
+        }
+        let losses = read_losses(path)?;
+        for (stream, seq) in high_water(samples.used().chain(hosts.used()), &losses) {
+            manifest.note_committed(&stream, seq);
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            manifest,
+            samples,
+            notes,
+        })
+    }
+
+    /// Opens a run by its id, the beginning of its id, `latest`, or its folder.
+    ///
+    /// # Errors
+    /// When there is none, several, or it cannot be opened.
+    pub fn find(data: &Path, wanted: &str) -> Result<Self, StoreError> {
+        let as_path = Path::new(wanted);
+        if as_path.join("manifest.json").is_file() {
+            return Self::open(as_path);
+        }
+        if wanted.contains('/') {
+            return Err(StoreError::NotARun(as_path.to_owned()));
+        }
+        let runs = list_runs(data)?;
+        let not_found = || StoreError::NotFound {
+            wanted: wanted.to_owned(),
+            data: data.to_owned(),
+        };
+        if wanted == "latest" {
+            // Ids are UUIDv7: they sort by time of creation.
+            let (_, path) = runs.last().ok_or_else(not_found)?;
+            return Self::open(path);
+        }
+        let matching: Vec<_> = runs
+            .iter()
+            .filter(|(id, _)| !wanted.is_empty() && id.to_string().starts_with(wanted))
+            .collect();
+        match matching.as_slice() {
+            [] => Err(not_found()),
+            [(_, path)] => Self::open(path),
+            several => Err(StoreError::Ambiguous {
+                prefix: wanted.to_owned(),
+                count: several.len(),
+                data: data.to_owned(),
+            }),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The manifest; of a run that was not closed, brought up to date from what
+    /// is stored.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// What could not be read.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// How many samples are stored.
+    pub fn samples_stored(&self) -> u64 {
+        self.samples.rows()
+    }
+
+    /// The samples, in no particular order; see [`schema::samples_schema`].
+    ///
+    /// # Errors
+    /// When the files cannot be scanned.
+    pub fn samples(&self) -> Result<LazyFrame, StoreError> {
+        scan(&self.path, &self.samples, &schema::samples_schema())
+    }
+
+    /// The agents' lateness; see [`schema::LAG`].
+    ///
+    /// # Errors
+    /// When the files cannot be scanned.
+    pub fn lag(&self) -> Result<LazyFrame, StoreError> {
+        host_table(&self.path, &LAG)
+    }
+
+    /// The clock exchanges; see [`schema::CLOCK_EXCHANGES`].
+    ///
+    /// # Errors
+    /// When the files cannot be scanned.
+    pub fn clock_exchanges(&self) -> Result<LazyFrame, StoreError> {
+        host_table(&self.path, &CLOCK_EXCHANGES)
+    }
+
+    /// The agents' clock anchors; see [`schema::CLOCK_ANCHORS`].
+    ///
+    /// # Errors
+    /// When the files cannot be scanned.
+    pub fn clock_anchors(&self) -> Result<LazyFrame, StoreError> {
+        host_table(&self.path, &CLOCK_ANCHORS)
+    }
+
+    /// The faults, by id.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn faults(&self) -> Result<Vec<Fault>, StoreError> {
+        read_faults(&self.path)
+    }
+
+    /// The declared losses.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn losses(&self) -> Result<Vec<LossRecord>, StoreError> {
+        read_losses(&self.path)
+    }
+
+    /// Samples declared lost: at least, at most.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn samples_lost(&self) -> Result<(u64, u64), StoreError> {
+        Ok(self
+            .losses()?
+            .iter()
+            .filter(|loss| loss.kind == StreamKind::Samples)
+            .fold((0, 0), |(min, max), loss| {
+                (min + loss.count_min, max + loss.count_max)
+            }))
+    }
+}
+
+/// The runs in a data folder, oldest first.
+///
+/// # Errors
+/// When the folder cannot be listed.
+pub fn list_runs(data: &Path) -> Result<Vec<(RunId, PathBuf)>, StoreError> {
+    let entries = match std::fs::read_dir(data) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(StoreError::io("list", data))?,
+    };
+    let mut runs = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(StoreError::io("list", data))?.path();
+        let id = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .and_then(|name| name.parse::<RunId>().ok());
+        if let Some(id) = id
+            && path.join("manifest.json").is_file()
+        {
+            runs.push((id, path));
+        }
+    }
+    runs.sort();
+    Ok(runs)
+}
+
+fn scan_files<'a>(
+    folder: &Path,
+    files: impl Iterator<Item = &'a PathBuf>,
+) -> Result<Option<LazyFrame>, StoreError> {
+    let paths = files
+        .map(|path| PlRefPath::try_from_path(path).map_err(StoreError::parquet("read", path)))
+        .collect::<Result<Vec<_>, _>>()?;
+    if paths.is_empty() {
+        return Ok(None);
+    }
+    let args = ScanArgsParquet {
+        glob: false,
+        ..ScanArgsParquet::default()
+    };
+    LazyFrame::scan_parquet_files(paths.into_iter().collect(), args)
+        .map(Some)
+        .map_err(StoreError::parquet("scan", folder))
+}
+
+fn scan(folder: &Path, parts: &Parts, schema: &SchemaRef) -> Result<LazyFrame, StoreError> {
+    Ok(scan_files(folder, parts.used().map(|part| &part.path))?
+        .unwrap_or_else(|| DataFrame::empty_with_schema(schema).lazy()))
+}
+
+fn host_table(folder: &Path, table: &HostTable) -> Result<LazyFrame, StoreError> {
+    let parts = host_parts(folder, table)?;
+    let merged = scan_files(folder, parts.merged.iter().map(|part| &part.path))?;
+    let live = scan_files(folder, parts.live.iter().map(|part| &part.path))?
+        .map(|live| pick_host_table(live, table));
+    match (merged, live) {
+        (None, None) => Ok(DataFrame::empty_with_schema(&schema::host_table_schema(table)).lazy()),
+        (Some(one), None) | (None, Some(one)) => Ok(one),
+        (Some(merged), Some(live)) => concat([merged, live], UnionArgs::default())
+            .map_err(StoreError::parquet("scan", folder)),
+    }
+}
+
+/// The rows and columns of one table among live host records.
+pub(crate) fn pick_host_table(live: LazyFrame, table: &HostTable) -> LazyFrame {
+    let columns: Vec<Expr> = schema::host_table_schema(table)
+        .iter_names()
+        .map(|name| col(name.clone()))
+        .collect();
+    live.filter(col(schema::host::KIND).eq(lit(table.kind)))
+        .select(columns)
+}
