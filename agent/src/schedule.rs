@@ -1,0 +1,316 @@
+//! When the next probe of one client is due. Pure: time is an argument.
+//!
+//! The loop is open: a slot's due time never moves because an earlier probe was
+//! slow. Each slot of an incarnation ends in exactly one of three ways:
+//! `sampled`, `waited` (it passed while the client waited for an answer) or
+//! `overslept` (the agent itself was late: no data, never the target's fault).
+//! Slots before the incarnation began to probe are nobody's: the reader counts
+//! them as absent.
+
+use gapscope_proto::plan::ClientGroup;
+
+/// The slots of one client in one incarnation.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    first_due_ns: i64,
+    interval_ns: i64,
+    late_limit_ns: i64,
+    first_slot: u64,
+    next_slot: u64,
+    probing: bool,
+    last_probed_due_ns: Option<i64>,
+    counts: Counts,
+}
+
+/// A slot to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// Its number.
+    pub number: u64,
+    /// When it is due, RAW ns.
+    pub due_ns: i64,
+}
+
+/// What to do on waking up for a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wake {
+    /// Probe.
+    Probe(Slot),
+    /// Too late: ask for the next slot.
+    Overslept,
+}
+
+/// What became of the slots of one incarnation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All of them.
+    pub due: u64,
+    /// Probed.
+    pub sampled: u64,
+    /// Passed while the client waited for an answer.
+    pub waited: u64,
+    /// Passed because the agent was late.
+    pub overslept: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.due += other.due;
+        self.sampled += other.sampled;
+        self.waited += other.waited;
+        self.overslept += other.overslept;
+    }
+}
+
+impl Schedule {
+    /// Client `index` (0 ..) of a group, whose slots count from `origin_ns`.
+    /// This incarnation answers for slots due at `begin_ns` or later. A slot
+    /// woken up for later than the shorter of interval and deadline is overslept.
+    pub fn new(
+        group: &ClientGroup,
+        index: u16,
+        origin_ns: i64,
+        begin_ns: i64,
+        deadline_ns: u64,
+    ) -> Self {
+        let signed = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+        let mut schedule = Self {
+            first_due_ns: origin_ns.saturating_add(signed(group.phase_ns(index))),
+            interval_ns: signed(group.interval_ns).max(1),
+            late_limit_ns: signed(group.interval_ns.min(deadline_ns)),
+            first_slot: 0,
+            next_slot: 0,
+            probing: false,
+            last_probed_due_ns: None,
+            counts: Counts::default(),
+        };
+        schedule.first_slot = schedule.first_slot_at_or_after(begin_ns);
+        schedule.next_slot = schedule.first_slot;
+        schedule
+    }
+
+    fn due_ns(&self, slot: u64) -> i64 {
+        let slot = i64::try_from(slot).unwrap_or(i64::MAX);
+        self.first_due_ns
+            .saturating_add(self.interval_ns.saturating_mul(slot))
+    }
+
+    fn first_slot_at_or_after(&self, ns: i64) -> u64 {
+        let after = i128::from(ns) - i128::from(self.first_due_ns);
+        if after <= 0 {
+            return 0;
+        }
+        let interval = i128::from(self.interval_ns);
+        u64::try_from((after + interval - 1) / interval).unwrap_or(u64::MAX)
+    }
+
+    /// The client is free at `now_ns`: the slot to wait for, or none if it is
+    /// due at `end_ns` or later. Slots that have passed meanwhile are waited.
+    pub fn next(&mut self, now_ns: i64, end_ns: i64) -> Option<Slot> {
+        let until = self
+            .first_slot_at_or_after(now_ns)
+            .min(self.first_slot_at_or_after(end_ns));
+        if until > self.next_slot {
+            let passed = until - self.next_slot;
+            if self.probing {
+                self.counts.waited += passed;
+            } else {
+                self.counts.overslept += passed;
+            }
+            self.next_slot = until;
+        }
+        self.probing = false;
+        let due_ns = self.due_ns(self.next_slot);
+        (due_ns < end_ns).then_some(Slot {
+            number: self.next_slot,
+            due_ns,
+        })
+    }
+
+    /// The client woke up at `now_ns` for the slot that [`Self::next`] gave.
+    pub fn wake(&mut self, now_ns: i64) -> Wake {
+        let due_ns = self.due_ns(self.next_slot);
+        if now_ns.saturating_sub(due_ns) > self.late_limit_ns {
+            // `next` counts what has passed; nothing was being probed.
+            self.probing = false;
+            return Wake::Overslept;
+        }
+        let slot = Slot {
+            number: self.next_slot,
+            due_ns,
+        };
+        self.counts.sampled += 1;
+        self.next_slot += 1;
+        self.probing = true;
+        self.last_probed_due_ns = Some(due_ns);
+        Wake::Probe(slot)
+    }
+
+    /// When the last probed slot was due.
+    pub fn last_probed_due_ns(&self) -> Option<i64> {
+        self.last_probed_due_ns
+    }
+
+    /// The books at the end. `end_ns` must be later than every probed slot.
+    pub fn finish(&mut self, end_ns: i64) -> Counts {
+        let until = self.first_slot_at_or_after(end_ns);
+        if until > self.next_slot {
+            let passed = until - self.next_slot;
+            if self.probing {
+                self.counts.waited += passed;
+            } else {
+                self.counts.overslept += passed;
+            }
+            self.next_slot = until;
+        }
+        // Counted from the definition, not from what was done, so that the
+        // books can fail to balance.
+        self.counts.due = until.saturating_sub(self.first_slot);
+        self.counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapscope_proto::plan::{ClientKind, Timeouts};
+    use gapscope_proto::sample::Style;
+    use proptest::prelude::*;
+
+    const MS: i64 = 1_000_000;
+
+    fn group(clients: u16, interval_ms: i64) -> ClientGroup {
+        ClientGroup {
+            target: "t".parse().expect("a name"),
+            style: Style::Reused,
+            kind: ClientKind::Bare,
+            first_client: 0,
+            clients,
+            interval_ns: (interval_ms * MS) as u64,
+            timeouts: Timeouts {
+                resolve_ns: None,
+                connect_ns: None,
+                query_ns: None,
+            },
+        }
+    }
+
+    fn schedule(index: u16, begin_ms: i64) -> Schedule {
+        Schedule::new(
+            &group(4, 10),
+            index,
+            1_000 * MS,
+            begin_ms * MS,
+            250 * MS as u64,
+        )
+    }
+
+    #[test]
+    fn clients_are_spread_over_the_interval() {
+        for (index, due_us) in [(0u16, 0i64), (1, 2_500), (2, 5_000), (3, 7_500)] {
+            let slot = schedule(index, 0).next(0, i64::MAX).expect("a slot");
+            assert_eq!(
+                slot,
+                Slot {
+                    number: 0,
+                    due_ns: 1_000 * MS + due_us * 1_000
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn a_slow_probe_moves_nothing() {
+        let mut s = schedule(0, 0);
+        s.next(0, i64::MAX).expect("a slot");
+        assert!(matches!(
+            s.wake(1_000 * MS),
+            Wake::Probe(Slot { number: 0, .. })
+        ));
+        // Answered after 35 ms: slots 1, 2, 3 passed, 4 is the next.
+        let slot = s.next(1_035 * MS, i64::MAX).expect("a slot");
+        assert_eq!(
+            slot,
+            Slot {
+                number: 4,
+                due_ns: 1_040 * MS
+            }
+        );
+        assert_eq!(
+            s.finish(1_040 * MS),
+            Counts {
+                due: 4,
+                sampled: 1,
+                waited: 3,
+                overslept: 0
+            }
+        );
+    }
+
+    #[test]
+    fn an_agent_that_slept_says_so() {
+        let mut s = schedule(0, 0);
+        s.next(0, i64::MAX).expect("a slot");
+        assert_eq!(s.wake(1_010 * MS + 1), Wake::Overslept);
+        let slot = s.next(1_010 * MS + 1, i64::MAX).expect("a slot");
+        assert_eq!(slot.number, 2);
+        assert_eq!(
+            s.finish(1_020 * MS),
+            Counts {
+                due: 2,
+                sampled: 0,
+                waited: 0,
+                overslept: 2
+            }
+        );
+    }
+
+    #[test]
+    fn a_restarted_agent_goes_on_counting() {
+        let mut s = schedule(0, 1_501);
+        assert_eq!(s.next(1_501 * MS, i64::MAX).expect("a slot").number, 51);
+        assert_eq!(s.finish(1_520 * MS).due, 1);
+    }
+
+    #[test]
+    fn slots_due_at_the_end_are_not_due() {
+        let mut s = schedule(0, 0);
+        assert!(s.next(0, 1_000 * MS).is_none());
+        assert!(s.next(0, 1_000 * MS + 1).is_some());
+    }
+
+    proptest! {
+        /// due = sampled + waited + overslept, whatever happens, and no slot is
+        /// probed twice or out of order.
+        #[test]
+        fn the_books_balance(
+            index in 0u16..4, begin in 900i64..1_100, end in 1_000i64..1_400,
+            steps in proptest::collection::vec((0i64..30, 0i64..60), 0..80),
+        ) {
+            let mut s = schedule(index, begin);
+            let mut now = begin * MS;
+            let mut probed = Vec::new();
+            let mut last_end = end * MS;
+            for (late, took) in steps {
+                let Some(slot) = s.next(now, end * MS) else { break };
+                prop_assert!(slot.due_ns >= now);
+                now = slot.due_ns + late * MS;
+                if let Wake::Probe(slot) = s.wake(now) {
+                    prop_assert!(late * MS <= 10 * MS);
+                    prop_assert!(slot.due_ns >= begin * MS);
+                    probed.push(slot.number);
+                    now += took * MS;
+                } else {
+                    prop_assert!(late * MS > 10 * MS);
+                }
+            }
+            prop_assert!(probed.is_sorted_by(|a, b| a < b));
+            if let Some(due) = s.last_probed_due_ns() {
+                last_end = last_end.max(due + 1);
+            }
+            let counts = s.finish(last_end);
+            prop_assert_eq!(counts.sampled, probed.len() as u64);
+            prop_assert_eq!(counts.due, counts.sampled + counts.waited + counts.overslept);
+        }
+    }
+}
