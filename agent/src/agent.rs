@@ -1,0 +1,315 @@
+//! The agent as a whole: starts what it is made of, carries out the
+//! aggregator's orders, goes on without an aggregator, leaves in good order.
+//!
+//! Runs are kept in the spool's folder with their origin, so that an agent that
+//! is started again on the same clock goes on counting the same slots, as a new
+//! incarnation, until the planned end.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use gapscope_proto::clock::{Clock, ClockKey};
+use gapscope_proto::ids::RunId;
+use gapscope_proto::plan::RunPlan;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::board::Board;
+use crate::config::Config;
+use crate::host::HostNotes;
+use crate::probe::leash::Graveyard;
+use crate::probe::mysql::Endpoint;
+use crate::run::{self, Stopper, Times, Tools};
+use crate::spool::{SpoolError, writer};
+use crate::uplink::client::{Order, Request, Uplink};
+use crate::uplink::clock::Exchanger;
+use crate::wake::Waker;
+
+const RUNS_FILE: &str = "runs.json";
+const RUNS_KEPT: usize = 200;
+/// A shutdown does not wait long for probes.
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
+/// Nor for the aggregator.
+const SHUTDOWN_SEND: Duration = Duration::from_secs(3);
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct KnownRun {
+    plan: RunPlan,
+    clock: ClockKey,
+    origin_ns: i64,
+    planned_end_ns: i64,
+    ended: bool,
+}
+
+/// Why an agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its spool cannot be used.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    /// A thread cannot be started.
+    #[error("a thread cannot be started: {0}")]
+    Thread(std::io::Error),
+}
+
+struct Agent {
+    tools: Tools,
+    known: Vec<KnownRun>,
+    running: HashMap<RunId, Stopper>,
+    tasks: JoinSet<RunId>,
+    requests: mpsc::Sender<Request>,
+    run_began_ns: Arc<AtomicI64>,
+}
+
+/// Runs an agent until `shutdown` is cancelled.
+pub async fn run(
+    config: &Config,
+    clock: Arc<dyn Clock>,
+    shutdown: CancellationToken,
+) -> Result<(), StartError> {
+    let folder = config.data.join("spool").join(config.agent_id.as_str());
+    let opened = writer::open(&folder, config.spool_max_bytes, clock.clone())?;
+    if opened.counts.corrupt_stretches > 0 {
+        tracing::warn!(
+            stretches = opened.counts.corrupt_stretches,
+            bytes = opened.counts.corrupt_bytes,
+            "the spool had damaged or cut-off frames; what is missing is declared lost"
+        );
+    }
+    let graveyard = Graveyard::open().map_err(StartError::Thread)?;
+    let waker = Waker::start(clock.clone()).map_err(StartError::Thread)?;
+    let endpoints: BTreeMap<_, _> = config
+        .targets
+        .iter()
+        .map(|target| {
+            (
+                target.name.clone(),
+                Arc::new(Endpoint::new(target.clone(), &*clock)),
+            )
+        })
+        .collect();
+    let board = Board::default();
+    let notes = HostNotes::new(clock.clone(), opened.spool.clone());
+    let run_began_ns = Arc::new(AtomicI64::new(i64::MIN));
+    let background = CancellationToken::new();
+    tokio::spawn(notes.clone().run(background.clone()));
+    tokio::spawn(
+        Exchanger::new(
+            config.aggregator.clone(),
+            clock.clone(),
+            opened.spool.clone(),
+            run_began_ns.clone(),
+        )
+        .run(background.clone()),
+    );
+    let (order_sender, mut orders) = mpsc::channel(64);
+    let (requests, request_receiver) = mpsc::channel(64);
+    let mut agent = Agent {
+        known: load_runs(&opened.spool),
+        tools: Tools {
+            clock: clock.clone(),
+            waker,
+            graveyard,
+            spool: opened.spool.clone(),
+            board: board.clone(),
+            notes,
+            endpoints: Arc::new(endpoints),
+        },
+        running: HashMap::new(),
+        tasks: JoinSet::new(),
+        requests,
+        run_began_ns,
+    };
+    // Before the first Hello, which says what is running.
+    agent.resume().await;
+    let uplink = Uplink {
+        url: config.aggregator.clone(),
+        agent_id: config.agent_id.clone(),
+        targets: config
+            .targets
+            .iter()
+            .map(|t| (t.name.to_string(), t.address(), t.user.clone()))
+            .collect(),
+        clock,
+        spool: opened.spool.clone(),
+        reports: opened.reports,
+        board,
+        orders: order_sender,
+        requests: request_receiver,
+    };
+    let uplink = tokio::spawn(uplink.run());
+    tracing::info!(agent = %config.agent_id, spool = %folder.display(), "ready");
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            Some(order) = orders.recv() => agent.order(order).await,
+            Some(ended) = agent.tasks.join_next() => match ended {
+                Ok(run) => agent.ended(run).await,
+                Err(error) => tracing::error!(%error, "a run ended without its books"),
+            },
+        }
+    }
+    agent.leave(uplink).await;
+    background.cancel();
+    Ok(())
+}
+
+impl Agent {
+    async fn resume(&mut self) {
+        let key = self.tools.clock.key();
+        let now_ns = self.tools.clock.raw_ns();
+        let unfinished: Vec<_> = self
+            .known
+            .iter()
+            .filter(|known| !known.ended && known.clock == key && known.planned_end_ns > now_ns)
+            .cloned()
+            .collect();
+        for known in unfinished {
+            if let Err(refusal) = run::admit(&known.plan, &self.tools.endpoints) {
+                tracing::warn!(run = %known.plan.run_id, why = %refusal, "not resumed");
+                continue;
+            }
+            tracing::info!(run = %known.plan.run_id, "resumed");
+            let begin_ns = now_ns + run::lead_ns(&known.plan, &self.tools.endpoints);
+            self.launch(&known, begin_ns.max(known.origin_ns));
+        }
+    }
+
+    async fn order(&mut self, order: Order) {
+        match order {
+            Order::Start(plan) => self.start(*plan).await,
+            Order::Refuse(run, why) => self.refuse(run, why).await,
+            Order::Stop(run, reason) => {
+                if let Some(stopper) = self.running.get(&run) {
+                    let reason = if reason.is_empty() {
+                        "stopped".to_owned()
+                    } else {
+                        format!("stopped: {reason}")
+                    };
+                    stopper.stop(&reason, run::GRACE);
+                }
+            }
+            Order::Unknown(run) => {
+                if let Some(stopper) = self.running.get(&run) {
+                    tracing::error!(%run, "the aggregator does not know this run; probing for it ends");
+                    stopper.stop("unknown to the aggregator", run::GRACE);
+                }
+            }
+        }
+    }
+
+    async fn refuse(&self, run: String, why: String) {
+        tracing::warn!(run, why, "refused");
+        let _ = self.requests.send(Request::Refused(run, why)).await;
+    }
+
+    async fn start(&mut self, plan: RunPlan) {
+        let run = plan.run_id;
+        if self.running.contains_key(&run) {
+            return;
+        }
+        if self.known.iter().any(|known| known.plan.run_id == run) {
+            // Sent again to an agent that has probed it to its end.
+            tracing::info!(%run, "already done; not started again");
+            return;
+        }
+        if let Err(refusal) = run::admit(&plan, &self.tools.endpoints) {
+            self.refuse(run.to_string(), refusal.to_string()).await;
+            return;
+        }
+        let origin_ns = self.tools.clock.raw_ns() + run::lead_ns(&plan, &self.tools.endpoints);
+        let duration_ns = i64::try_from(plan.duration_ns).unwrap_or(i64::MAX);
+        let known = KnownRun {
+            clock: self.tools.clock.key(),
+            origin_ns,
+            planned_end_ns: origin_ns.saturating_add(duration_ns),
+            ended: false,
+            plan,
+        };
+        self.launch(&known, origin_ns);
+        self.known.push(known);
+        self.save_runs().await;
+    }
+
+    fn launch(&mut self, known: &KnownRun, begin_ns: i64) {
+        let run = known.plan.run_id;
+        let stopper = Stopper::default();
+        self.running.insert(run, stopper.clone());
+        self.run_began_ns
+            .store(self.tools.clock.raw_ns(), Ordering::Relaxed);
+        let times = Times {
+            origin_ns: known.origin_ns,
+            begin_ns,
+            planned_end_ns: known.planned_end_ns,
+        };
+        let (tools, plan) = (self.tools.clone(), known.plan.clone());
+        self.tasks.spawn(async move {
+            let ended = run::probe(&tools, &plan, times, &stopper).await;
+            tracing::info!(
+                %run, reason = ended.reason, due = ended.due, sampled = ended.sampled,
+                waited = ended.waited, overslept = ended.overslept, "run ended"
+            );
+            run
+        });
+        tracing::info!(%run, scenario = known.plan.scenario, "run started");
+    }
+
+    async fn ended(&mut self, run: RunId) {
+        self.running.remove(&run);
+        for known in &mut self.known {
+            known.ended |= known.plan.run_id == run;
+        }
+        self.save_runs().await;
+    }
+
+    async fn leave(&mut self, uplink: tokio::task::JoinHandle<()>) {
+        for stopper in self.running.values() {
+            stopper.stop("shutdown", SHUTDOWN_GRACE);
+        }
+        while let Some(ended) = self.tasks.join_next().await {
+            if let Ok(run) = ended {
+                self.ended(run).await;
+            }
+        }
+        self.tools.spool.flush().await;
+        let leave = Request::Leave(SHUTDOWN_SEND, "shutdown".to_owned());
+        if self.requests.send(leave).await.is_ok() {
+            let _ = uplink.await;
+        }
+        tracing::info!(given_up = self.tools.graveyard.buried(), "done");
+    }
+
+    async fn save_runs(&mut self) {
+        let surplus = self.known.len().saturating_sub(RUNS_KEPT);
+        self.known.drain(..surplus);
+        let (spool, known) = (self.tools.spool.clone(), self.known.clone());
+        let saved = tokio::task::spawn_blocking(move || {
+            let bytes = serde_json::to_vec(&known).map_err(std::io::Error::other)?;
+            spool.disk().replace(RUNS_FILE, &bytes)
+        })
+        .await;
+        match saved {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "{RUNS_FILE} cannot be written"),
+            Err(error) => tracing::error!(%error, "{RUNS_FILE} cannot be written"),
+        }
+    }
+}
+
+fn load_runs(spool: &crate::spool::Spool) -> Vec<KnownRun> {
+    let bytes = match spool.disk().small(RUNS_FILE) {
+        Ok(bytes) => bytes.unwrap_or_else(|| b"[]".to_vec()),
+        Err(error) => {
+            tracing::error!(%error, "{RUNS_FILE} cannot be read");
+            return Vec::new();
+        }
+    };
+    serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+        tracing::error!(%error, "{RUNS_FILE} makes no sense; no run is resumed");
+        Vec::new()
+    })
+}

@@ -1,0 +1,350 @@
+//! One run: its clients, from the first slot to the books at the end.
+//!
+//! Each client is a task of its own, so that a stuck one delays no other. Held
+//! connections are made ahead of the origin, one after the other, so that the
+//! first slots do not all connect at once. At the end, probes still waiting are
+//! given up after a grace, as `timed_out`, `run_ended`: a hang that outlasts the
+//! run is censored data, not lost data.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gapscope_proto::clock::Clock;
+use gapscope_proto::host::{ProbingEnded, ProbingStarted};
+use gapscope_proto::ids::{RunId, TargetName};
+use gapscope_proto::plan::{ClientKind, RunPlan};
+use gapscope_proto::sample::{Canary, Style};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::board::{Board, RunBoard};
+use crate::host::HostNotes;
+use crate::probe::identity::IdentityCell;
+use crate::probe::leash::Graveyard;
+use crate::probe::mysql::{Client, ClientSpec, Endpoint};
+use crate::schedule::{Counts, Schedule, Wake};
+use crate::spool::Spool;
+use crate::wake::Waker;
+
+/// How long a probe may still wait once the run has ended.
+pub const GRACE: Duration = Duration::from_secs(2);
+const LEAD_NS: i64 = 50_000_000;
+const MOST_LEAD_NS: i64 = 30_000_000_000;
+
+/// What all runs of an agent share.
+#[derive(Clone)]
+pub struct Tools {
+    /// Where time comes from.
+    pub clock: Arc<dyn Clock>,
+    /// What waits for slots.
+    pub waker: Arc<Waker>,
+    /// What closes given-up connections.
+    pub graveyard: Graveyard,
+    /// Where samples go.
+    pub spool: Spool,
+    /// What displays look at.
+    pub board: Board,
+    /// Lag and anchors.
+    pub notes: HostNotes,
+    /// What can be probed.
+    pub endpoints: Arc<BTreeMap<TargetName, Arc<Endpoint>>>,
+}
+
+/// Why a plan is not carried out here; speaks to a person.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refusal(pub String);
+
+/// Whether this agent can do what the plan asks.
+pub fn admit(
+    plan: &RunPlan,
+    endpoints: &BTreeMap<TargetName, Arc<Endpoint>>,
+) -> Result<(), Refusal> {
+    plan.validate()
+        .map_err(|error| Refusal(error.to_string()))?;
+    for group in &plan.groups {
+        if !endpoints.contains_key(&group.target) {
+            let known: Vec<_> = endpoints.keys().map(TargetName::as_str).collect();
+            return Err(Refusal(format!(
+                "target `{}` is not configured on this agent; it has: {}",
+                group.target,
+                if known.is_empty() {
+                    "none".to_owned()
+                } else {
+                    known.join(", ")
+                }
+            )));
+        }
+        if !matches!(group.style, Style::Reused | Style::New) {
+            return Err(Refusal(format!(
+                "style `{}` of target `{}` is not known to this build; it probes: reused, new",
+                group.style, group.target
+            )));
+        }
+        if let ClientKind::Canary(canary) = group.kind
+            && canary != Canary::UserVariable
+        {
+            return Err(Refusal(format!(
+                "canary `{canary}` of target `{}` is not known to this build; it checks: user_variable",
+                group.target
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// How long before the origin the held connections have to be begun.
+pub fn lead_ns(plan: &RunPlan, endpoints: &BTreeMap<TargetName, Arc<Endpoint>>) -> i64 {
+    let mut held: BTreeMap<&TargetName, i64> = BTreeMap::new();
+    for group in plan.groups.iter().filter(|group| group.style.is_held()) {
+        *held.entry(&group.target).or_default() += i64::from(group.clients);
+    }
+    let longest = held
+        .iter()
+        .filter_map(|(target, clients)| Some(clients * spacing_ns(endpoints.get(target)?)))
+        .max()
+        .unwrap_or(0);
+    (LEAD_NS + longest).min(MOST_LEAD_NS)
+}
+
+/// Between two connections made ahead: half of what the guard allows.
+fn spacing_ns(endpoint: &Endpoint) -> i64 {
+    2_000_000_000 / i64::from(endpoint.target.max_connects_per_second.max(1))
+}
+
+/// Ends a run early.
+#[derive(Debug, Clone, Default)]
+pub struct Stopper {
+    token: CancellationToken,
+    why: Arc<Mutex<Option<(String, Duration)>>>,
+}
+
+impl Stopper {
+    /// Stops; waiting probes are given up after `grace`.
+    pub fn stop(&self, reason: &str, grace: Duration) {
+        self.why
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get_or_insert_with(|| (reason.to_owned(), grace));
+        self.token.cancel();
+    }
+
+    fn why(&self) -> Option<(String, Duration)> {
+        self.why
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// When an incarnation probes for a run.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// Slots count from here.
+    pub origin_ns: i64,
+    /// This incarnation answers for slots due from here on.
+    pub begin_ns: i64,
+    /// It stops here by itself.
+    pub planned_end_ns: i64,
+}
+
+/// Probes until the planned end or until stopped; returns the books.
+pub async fn probe(tools: &Tools, plan: &RunPlan, times: Times, stopper: &Stopper) -> ProbingEnded {
+    let run = plan.run_id;
+    let board = Arc::new(RunBoard::new(
+        plan.groups.iter().map(|g| (g.target.clone(), g.style)),
+    ));
+    tools
+        .spool
+        .begin(
+            run,
+            ProbingStarted {
+                origin_ns: times.origin_ns,
+                planned_end_ns: times.planned_end_ns,
+                clock: tools.clock.key(),
+            },
+        )
+        .await;
+    tools.board.put(run, board.clone());
+    let give_up = CancellationToken::new();
+    let mut tasks = start_clients(tools, plan, times, stopper, &give_up, &board);
+
+    let mut books = Vec::new();
+    let mut collect = |joined: Result<Schedule, tokio::task::JoinError>| match joined {
+        Ok(schedule) => books.push(schedule),
+        Err(error) => tracing::error!(%error, "a client ended without its books"),
+    };
+    let ended_early = tokio::select! {
+        () = stopper.token.cancelled() => true,
+        () = tools.waker.until(times.planned_end_ns) => false,
+    };
+    let (mut end_ns, reason, grace) = match (ended_early, stopper.why()) {
+        (true, Some((reason, grace))) => (tools.clock.raw_ns(), reason, grace),
+        _ => (times.planned_end_ns, "planned end".to_owned(), GRACE),
+    };
+    let give_up_later = async {
+        tokio::time::sleep(grace).await;
+        give_up.cancel();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = give_up_later => {}
+        () = async { while let Some(joined) = tasks.join_next().await { collect(joined) } } => {}
+    }
+    end_ns = end_ns.min(times.planned_end_ns);
+    // A client may have begun a slot in the instant in which the end was read.
+    for due_ns in books.iter().filter_map(Schedule::last_probed_due_ns) {
+        end_ns = end_ns.max(due_ns + 1);
+    }
+    let mut counts = Counts::default();
+    for schedule in &mut books {
+        counts += schedule.finish(end_ns);
+    }
+    let ended = ProbingEnded {
+        end_ns,
+        reason,
+        due: counts.due,
+        sampled: counts.sampled,
+        waited: counts.waited,
+        overslept: counts.overslept,
+    };
+    tools.notes.flush().await;
+    tools.spool.end(run, ended.clone()).await;
+    tools.board.take_off(run);
+    ended
+}
+
+fn start_clients(
+    tools: &Tools,
+    plan: &RunPlan,
+    times: Times,
+    stopper: &Stopper,
+    give_up: &CancellationToken,
+    board: &Arc<RunBoard>,
+) -> JoinSet<Schedule> {
+    let mut identities: BTreeMap<&TargetName, Arc<IdentityCell>> = BTreeMap::new();
+    let mut ahead: BTreeMap<&TargetName, i64> = BTreeMap::new();
+    let now_ns = tools.clock.raw_ns();
+    let mut tasks = JoinSet::new();
+    for group in &plan.groups {
+        let Some(endpoint) = tools.endpoints.get(&group.target) else {
+            continue;
+        };
+        let identity = identities
+            .entry(&group.target)
+            .or_insert_with(|| match &plan.identity {
+                Some(given) if endpoint.target.identity.is_none() => {
+                    Arc::new(IdentityCell::given(given))
+                }
+                _ => endpoint.identity.clone(),
+            })
+            .clone();
+        for (index, number) in (0..group.clients).zip(group.client_numbers()) {
+            let ahead = ahead.entry(&group.target).or_insert(now_ns);
+            let connect_at_ns = *ahead;
+            if group.style.is_held() {
+                *ahead += spacing_ns(endpoint);
+            }
+            let spec = ClientSpec {
+                endpoint: endpoint.clone(),
+                identity: identity.clone(),
+                style: group.style,
+                number,
+                canary: match group.kind {
+                    ClientKind::Canary(canary) => Some(canary),
+                    ClientKind::Bare | ClientKind::Patient => None,
+                },
+                canary_value: format!(
+                    "{run}-{incarnation}-{target}-{number}",
+                    run = plan.run_id,
+                    incarnation = tools.spool.incarnation(),
+                    target = group.target,
+                ),
+                timeouts: group.timeouts,
+            };
+            let task = ClientTask {
+                run: plan.run_id,
+                client: Client::new(spec, tools.clock.clone(), tools.graveyard.clone()),
+                schedule: Schedule::new(
+                    group,
+                    index,
+                    times.origin_ns,
+                    times.begin_ns,
+                    plan.deadline_ns,
+                ),
+                end_ns: times.planned_end_ns,
+                connect_at_ns,
+                stop: stopper.token.clone(),
+                give_up: give_up.clone(),
+                tools: tools.clone(),
+                board: board.clone(),
+            };
+            tasks.spawn(task.run());
+        }
+    }
+    tasks
+}
+
+struct ClientTask {
+    run: RunId,
+    client: Client,
+    schedule: Schedule,
+    end_ns: i64,
+    connect_at_ns: i64,
+    stop: CancellationToken,
+    give_up: CancellationToken,
+    tools: Tools,
+    board: Arc<RunBoard>,
+}
+
+impl ClientTask {
+    async fn run(mut self) -> Schedule {
+        self.warm_up().await;
+        loop {
+            let now_ns = self.tools.clock.raw_ns();
+            let Some(slot) = self.schedule.next(now_ns, self.end_ns) else {
+                break;
+            };
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                () = self.tools.waker.until(slot.due_ns) => {}
+            }
+            match self.schedule.wake(self.tools.clock.raw_ns()) {
+                Wake::Overslept => {}
+                Wake::Probe(slot) => {
+                    let sample = self.client.probe(slot, &self.give_up).await;
+                    self.board.note(&sample);
+                    self.tools.spool.sample(self.run, sample).await;
+                }
+            }
+        }
+        self.client.close().await;
+        self.schedule
+    }
+
+    /// Connects ahead, but never into the first slot.
+    async fn warm_up(&mut self) {
+        let Some(first) = self.schedule.clone().next(i64::MIN, self.end_ns) else {
+            return;
+        };
+        if self.connect_at_ns >= first.due_ns {
+            return;
+        }
+        tokio::select! {
+            () = self.stop.cancelled() => return,
+            () = self.tools.waker.until(self.connect_at_ns) => {}
+        }
+        let limit = self.give_up.child_token();
+        let warm_up = self.client.warm_up(&limit);
+        tokio::pin!(warm_up);
+        tokio::select! {
+            () = &mut warm_up => {}
+            () = self.tools.waker.until(first.due_ns.saturating_sub(2_000_000)) => {
+                limit.cancel();
+                warm_up.await;
+            }
+        }
+    }
+}

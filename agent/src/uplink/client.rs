@@ -1,0 +1,598 @@
+//! Carries out what [`super::session`] decides: one gRPC stream to the
+//! aggregator, made again with full jitter whenever it ends.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gapscope_proto::PROTOCOL_VERSION;
+use gapscope_proto::clock::Clock;
+use gapscope_proto::frame::StreamId;
+use gapscope_proto::host::HostFacts;
+use gapscope_proto::ids::{AgentId, RunId};
+use gapscope_proto::plan::RunPlan;
+use gapscope_proto::wire::{
+    self, AgentMessage, AggregatorMessage, agent_message, aggregator_message,
+    collector_client::CollectorClient,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
+
+use super::session::{Action, Event, NackReason, Position, Session};
+use crate::backoff::Backoff;
+use crate::board::Board;
+use crate::spool::{Loss, LossReason, Report, Spool};
+
+/// Longest message either way; frames are at most 1 MiB.
+const MAX_MESSAGE: usize = 4 << 20;
+const TICK: Duration = Duration::from_millis(50);
+/// Messages handed to gRPC ahead of the network.
+const OUTBOUND: usize = 32;
+
+/// What the aggregator wants.
+#[derive(Debug)]
+pub enum Order {
+    /// Probe.
+    Start(Box<RunPlan>),
+    /// A plan that makes no sense: which run, and why.
+    Refuse(String, String),
+    /// Stop probing.
+    Stop(RunId, String),
+    /// The aggregator does not know the run: its data can go nowhere.
+    Unknown(RunId),
+}
+
+/// What the agent wants of its uplink.
+#[derive(Debug)]
+pub enum Request {
+    /// Tell the aggregator that a run is not probed, and why.
+    Refused(String, String),
+    /// Send what is left for at most this long, say good-bye and end.
+    Leave(Duration, String),
+}
+
+/// What the uplink is made of.
+pub struct Uplink {
+    /// The aggregator's URL.
+    pub url: String,
+    /// Who this is.
+    pub agent_id: AgentId,
+    /// Name, address and user of each target.
+    pub targets: Vec<(String, String, String)>,
+    /// Host's clock.
+    pub clock: Arc<dyn Clock>,
+    /// Where frames stand.
+    pub spool: Spool,
+    /// What the spool tells.
+    pub reports: mpsc::UnboundedReceiver<Report>,
+    /// What is going on.
+    pub board: Board,
+    /// To the agent.
+    pub orders: mpsc::Sender<Order>,
+    /// From the agent.
+    pub requests: mpsc::Receiver<Request>,
+}
+
+impl std::fmt::Debug for Uplink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Uplink").field("url", &self.url).finish()
+    }
+}
+
+/// The channel's settings, for both connections.
+pub(super) fn endpoint(url: &str) -> Result<Endpoint, tonic::transport::Error> {
+    Ok(Endpoint::from_shared(url.to_owned())?
+        .connect_timeout(Duration::from_secs(3))
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(2))
+        .keep_alive_timeout(Duration::from_secs(4))
+        .keep_alive_while_idle(true)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(2 << 20))
+}
+
+type Connecting =
+    Pin<Box<dyn Future<Output = Result<Streaming<AggregatorMessage>, String>> + Send>>;
+
+enum Link {
+    Waiting(Pin<Box<tokio::time::Sleep>>),
+    Connecting(Connecting, mpsc::Sender<AgentMessage>),
+    Up(
+        Box<Streaming<AggregatorMessage>>,
+        mpsc::Sender<AgentMessage>,
+    ),
+}
+
+enum Turn {
+    Waited,
+    Connected(Box<Streaming<AggregatorMessage>>),
+    Message(Box<AggregatorMessage>),
+    Ended(String),
+}
+
+impl Link {
+    /// What happens next on it. Safe to drop and call again.
+    async fn turn(&mut self) -> Turn {
+        match self {
+            Self::Waiting(sleep) => {
+                sleep.as_mut().await;
+                Turn::Waited
+            }
+            Self::Connecting(connecting, _) => match connecting.as_mut().await {
+                Ok(inbound) => Turn::Connected(Box::new(inbound)),
+                Err(why) => Turn::Ended(why),
+            },
+            Self::Up(inbound, _) => match inbound.message().await {
+                Ok(Some(message)) => Turn::Message(Box::new(message)),
+                Ok(None) => Turn::Ended("the aggregator closed the session".to_owned()),
+                Err(status) => Turn::Ended(status.message().to_owned()),
+            },
+        }
+    }
+
+    fn outbound(&self) -> Option<mpsc::Sender<AgentMessage>> {
+        match self {
+            Self::Waiting(_) => None,
+            Self::Connecting(_, outbound) | Self::Up(_, outbound) => Some(outbound.clone()),
+        }
+    }
+}
+
+struct Leaving {
+    reason: String,
+    until_ns: i64,
+    said: bool,
+}
+
+struct Runner {
+    up: Uplink,
+    session: Session,
+    backoff: Backoff,
+    outbox: VecDeque<Out>,
+    refused: VecDeque<(String, String)>,
+    leaving: Option<Leaving>,
+    complained: bool,
+}
+
+enum Out {
+    Ready(Box<AgentMessage>),
+    Frame(crate::spool::FrameRef),
+    Heartbeat,
+}
+
+impl Uplink {
+    /// Runs until asked to leave.
+    pub async fn run(self) {
+        let mut runner = Runner {
+            up: self,
+            session: Session::default(),
+            backoff: Backoff::default(),
+            outbox: VecDeque::new(),
+            refused: VecDeque::new(),
+            leaving: None,
+            complained: false,
+        };
+        runner.run().await;
+    }
+}
+
+impl Runner {
+    fn now(&self) -> i64 {
+        self.up.clock.raw_ns()
+    }
+
+    async fn run(&mut self) {
+        // What the spool held at the start belongs into the first Hello.
+        while let Ok(report) = self.up.reports.try_recv() {
+            self.step(Event::Report(report)).await;
+        }
+        let mut link = self.connect();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut requests_open = true;
+        loop {
+            let outbound = link.outbound();
+            let has_out = !self.outbox.is_empty() && outbound.is_some();
+            let permit = async {
+                match outbound {
+                    Some(outbound) => outbound.reserve_owned().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let mut broken = None;
+            tokio::select! {
+                Some(report) = self.up.reports.recv() => {
+                    broken = self.step(Event::Report(report)).await;
+                }
+                request = self.up.requests.recv(), if requests_open => match request {
+                    Some(request) => self.request(request).await,
+                    None => {
+                        requests_open = false;
+                        self.request(Request::Leave(Duration::ZERO, "shutdown".into())).await;
+                    }
+                },
+                permit = permit, if has_out => match permit {
+                    Ok(permit) => {
+                        if let Some(message) = self.next_out().await {
+                            permit.send(message);
+                        }
+                    }
+                    Err(_) => broken = Some("the session was closed".to_owned()),
+                },
+                turn = link.turn() => match turn {
+                    Turn::Waited => link = self.connect(),
+                    Turn::Connected(inbound) => {
+                        let outbound = link.outbound().expect("it was connecting");
+                        link = Link::Up(inbound, outbound);
+                    }
+                    Turn::Message(message) => broken = self.message(*message).await,
+                    Turn::Ended(why) => broken = Some(why),
+                },
+                _ = tick.tick() => {
+                    let live = !self.up.board.running().is_empty();
+                    broken = self.step(Event::Tick { live }).await;
+                }
+            }
+            if self.is_over() {
+                // Dropping the sender ends the stream behind the last message.
+                if let Link::Up(mut inbound, outbound) = link {
+                    drop(outbound);
+                    let _ =
+                        tokio::time::timeout(Duration::from_millis(500), inbound.message()).await;
+                }
+                return;
+            }
+            if let Some(why) = broken {
+                link = self.wait(&why).await;
+            }
+        }
+    }
+
+    /// Ends the connection and waits for the next.
+    async fn wait(&mut self, why: &str) -> Link {
+        self.outbox.clear();
+        self.step(Event::Disconnected).await;
+        let delay = self.backoff.failed(rand::random::<f64>());
+        if self.complained {
+            tracing::debug!(why, "no connection to the aggregator");
+        } else {
+            self.complained = true;
+            tracing::warn!(
+                aggregator = self.up.url,
+                why,
+                "no connection to the aggregator; trying again, samples stay in the spool"
+            );
+        }
+        Link::Waiting(Box::pin(tokio::time::sleep(delay)))
+    }
+
+    fn connect(&mut self) -> Link {
+        let (outbound, messages) = mpsc::channel(OUTBOUND);
+        self.outbox.clear();
+        let now = self.now();
+        let actions = self.session.handle(Event::Connected, now);
+        for action in actions {
+            if let Action::Hello(positions) = action {
+                let hello = self.hello(&positions);
+                self.outbox.push_back(Out::Ready(Box::new(hello)));
+            }
+        }
+        let url = self.up.url.clone();
+        let connecting = Box::pin(async move {
+            let channel: Channel = endpoint(&url)
+                .map_err(|error| error.to_string())?
+                .connect()
+                .await
+                .map_err(|error| chain(&error))?;
+            let mut client = CollectorClient::new(channel)
+                .max_decoding_message_size(MAX_MESSAGE)
+                .max_encoding_message_size(MAX_MESSAGE);
+            let response = client
+                .session(ReceiverStream::new(messages))
+                .await
+                .map_err(|status| status.message().to_owned())?;
+            Ok(response.into_inner())
+        });
+        Link::Connecting(connecting, outbound)
+    }
+
+    fn is_over(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|leaving| {
+            (leaving.said && self.outbox.is_empty())
+                || self.now() >= leaving.until_ns + 1_000_000_000
+        })
+    }
+
+    async fn request(&mut self, request: Request) {
+        match request {
+            Request::Refused(run, why) => self.refused.push_back((run, why)),
+            Request::Leave(limit, reason) => {
+                while let Ok(report) = self.up.reports.try_recv() {
+                    self.step(Event::Report(report)).await;
+                }
+                let limit = i64::try_from(limit.as_nanos()).unwrap_or(i64::MAX);
+                self.leaving = Some(Leaving {
+                    reason,
+                    until_ns: self.now().saturating_add(limit),
+                    said: false,
+                });
+            }
+        }
+        self.courtesies();
+    }
+
+    /// What is not in the session's hands: refusals and the good-bye.
+    fn courtesies(&mut self) {
+        if !self.session.is_welcomed() {
+            if let Some(leaving) = &mut self.leaving
+                && (self.up.clock.raw_ns() >= leaving.until_ns || self.session.is_drained())
+            {
+                leaving.said = true;
+                self.outbox.clear();
+            }
+            return;
+        }
+        while let Some((run_id, reason)) = self.refused.pop_front() {
+            self.outbox.push_back(Out::Ready(Box::new(message(
+                agent_message::Kind::RunRefused(wire::RunRefused { run_id, reason }),
+            ))));
+        }
+        let now = self.up.clock.raw_ns();
+        if let Some(leaving) = &mut self.leaving
+            && !leaving.said
+            && (self.session.is_drained() || now >= leaving.until_ns)
+        {
+            leaving.said = true;
+            self.outbox
+                .push_back(Out::Ready(Box::new(message(agent_message::Kind::Goodbye(
+                    wire::Goodbye {
+                        reason: leaving.reason.clone(),
+                    },
+                )))));
+        }
+    }
+
+    /// Lets the session decide; returns why the connection must end, if it must.
+    async fn step(&mut self, event: Event) -> Option<String> {
+        let now = self.now();
+        let actions = self.session.handle(event, now);
+        let mut broken = None;
+        for action in actions {
+            match action {
+                Action::Hello(positions) => {
+                    let hello = self.hello(&positions);
+                    self.outbox.push_back(Out::Ready(Box::new(hello)));
+                }
+                Action::Send(frame) => self.outbox.push_back(Out::Frame(frame)),
+                Action::SendLoss(loss) => {
+                    self.outbox.push_back(Out::Ready(Box::new(message(
+                        agent_message::Kind::Loss(wire_loss(&loss)),
+                    ))));
+                }
+                Action::Heartbeat => self.outbox.push_back(Out::Heartbeat),
+                Action::Forget(stream, seq) => self.up.spool.acked(stream, seq).await,
+                Action::Declare(loss) => {
+                    tracing::error!(run = %loss.stream.run, first = loss.first, last = loss.last, reason = ?loss.reason, "records are lost");
+                    self.up.spool.lost(loss).await;
+                }
+                Action::GaveUp(stream, records) => {
+                    tracing::error!(run = %stream.run, records, "the aggregator does not know this run; its records are given up");
+                    let _ = self.up.orders.send(Order::Unknown(stream.run)).await;
+                }
+                Action::Reconnect(why) => broken = Some(why.to_owned()),
+            }
+        }
+        self.courtesies();
+        broken
+    }
+
+    async fn next_out(&mut self) -> Option<AgentMessage> {
+        match self.outbox.pop_front()? {
+            Out::Ready(message) => Some(*message),
+            Out::Heartbeat => Some(self.heartbeat()),
+            Out::Frame(frame) => match self.up.spool.read(frame).await {
+                Ok(read) => Some(message(agent_message::Kind::Frame((&read).into()))),
+                Err(error) => {
+                    tracing::error!(segment = frame.segment, error, "a frame cannot be read");
+                    self.step(Event::Unreadable(frame)).await;
+                    None
+                }
+            },
+        }
+    }
+
+    async fn message(&mut self, received: AggregatorMessage) -> Option<String> {
+        use aggregator_message::Kind;
+        match received.kind {
+            Some(Kind::Welcome(welcome)) => {
+                if welcome.protocol != PROTOCOL_VERSION {
+                    return Some(format!(
+                        "the aggregator speaks protocol {}, this build speaks {PROTOCOL_VERSION}",
+                        welcome.protocol
+                    ));
+                }
+                self.backoff.worked();
+                self.complained = false;
+                tracing::info!(aggregator = self.up.url, "connected");
+                let committed = welcome
+                    .committed
+                    .iter()
+                    .filter_map(|c| Some((stream_of(c.stream.as_ref())?, c.seq)))
+                    .collect();
+                self.step(Event::Welcome {
+                    committed,
+                    window_bytes: welcome.window_bytes,
+                })
+                .await
+            }
+            Some(Kind::Ack(ack)) => {
+                let stream = stream_of(ack.stream.as_ref())?;
+                self.step(Event::Ack {
+                    stream,
+                    seq: ack.seq,
+                })
+                .await
+            }
+            Some(Kind::Nack(nack)) => {
+                let stream = stream_of(nack.stream.as_ref())?;
+                let reason = match nack.reason() {
+                    wire::NackReason::Gap => NackReason::Gap,
+                    wire::NackReason::UnknownRun => NackReason::UnknownRun,
+                    wire::NackReason::Malformed => NackReason::Malformed,
+                    wire::NackReason::Busy => NackReason::Busy,
+                    wire::NackReason::Unspecified => {
+                        return Some(format!("unknown reason {} of a Nack", nack.reason));
+                    }
+                };
+                if reason != NackReason::Busy {
+                    tracing::warn!(run = %stream.run, ?reason, expected = nack.expected_seq, detail = nack.detail, "not accepted");
+                }
+                self.step(Event::Nack {
+                    stream,
+                    reason,
+                    expected: nack.expected_seq,
+                    retry_after_ns: i64::from(nack.retry_after_ms) * 1_000_000,
+                })
+                .await
+            }
+            Some(Kind::StartRun(start)) => {
+                let plan = start.plan.unwrap_or_default();
+                let run_id = plan.run_id.clone();
+                let order = if run_id.is_empty() {
+                    Order::Refuse(run_id, "the plan has no run id".to_owned())
+                } else {
+                    match RunPlan::try_from(plan) {
+                        Ok(plan) => Order::Start(Box::new(plan)),
+                        Err(error) => Order::Refuse(run_id, error.to_string()),
+                    }
+                };
+                let _ = self.up.orders.send(order).await;
+                self.step(Event::Heard).await
+            }
+            Some(Kind::StopRun(stop)) => {
+                if let Ok(run) = stop.run_id.parse() {
+                    let _ = self.up.orders.send(Order::Stop(run, stop.reason)).await;
+                }
+                self.step(Event::Heard).await
+            }
+            Some(Kind::Heartbeat(_)) => self.step(Event::Heard).await,
+            Some(Kind::Drain(drain)) => Some(format!("the aggregator drains: {}", drain.reason)),
+            None => self.step(Event::Heard).await,
+        }
+    }
+
+    fn hello(&self, positions: &[Position]) -> AgentMessage {
+        message(agent_message::Kind::Hello(wire::Hello {
+            protocol: PROTOCOL_VERSION,
+            agent_id: self.up.agent_id.to_string(),
+            incarnation: self.up.spool.incarnation().get(),
+            program_version: env!("CARGO_PKG_VERSION").to_owned(),
+            clock: Some((&self.up.clock.key()).into()),
+            host: Some((&HostFacts::read()).into()),
+            targets: self
+                .up
+                .targets
+                .iter()
+                .map(|(name, address, user)| wire::TargetOffer {
+                    name: name.clone(),
+                    address: address.clone(),
+                    user: user.clone(),
+                })
+                .collect(),
+            streams: positions
+                .iter()
+                .map(|position| wire::StreamPosition {
+                    stream: Some((&position.stream).into()),
+                    first_unacked: position.first_unacked,
+                    last: position.last,
+                })
+                .collect(),
+            running: self
+                .up
+                .board
+                .running()
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+        }))
+    }
+
+    fn heartbeat(&self) -> AgentMessage {
+        message(agent_message::Kind::Heartbeat(wire::Heartbeat {
+            sent_ns: self.now(),
+            spool_bytes: self.up.spool.bytes(),
+            unacked_samples: self.session.unacked_records(),
+            runs: self
+                .up
+                .board
+                .progress()
+                .into_iter()
+                .map(|(run, targets)| wire::RunProgress {
+                    run_id: run.to_string(),
+                    targets: targets
+                        .into_iter()
+                        .map(|progress| wire::TargetProgress {
+                            target: progress.target.to_string(),
+                            style: progress.style.to_string(),
+                            ok: progress.ok,
+                            bad: progress.bad,
+                            backend: progress.backend,
+                            last_error: progress.last_error,
+                        })
+                        .collect(),
+                })
+                .collect(),
+        }))
+    }
+}
+
+fn message(kind: agent_message::Kind) -> AgentMessage {
+    AgentMessage { kind: Some(kind) }
+}
+
+fn stream_of(stream: Option<&wire::StreamId>) -> Option<StreamId> {
+    match StreamId::try_from(stream?) {
+        Ok(stream) => Some(stream),
+        Err(error) => {
+            tracing::warn!(%error, "the aggregator names a stream that cannot be");
+            None
+        }
+    }
+}
+
+fn wire_loss(loss: &Loss) -> wire::Loss {
+    wire::Loss {
+        stream: Some((&loss.stream).into()),
+        first_seq: loss.first,
+        last_seq: loss.last,
+        count_min: loss.count_min,
+        count_max: loss.count_max,
+        reason: match loss.reason {
+            LossReason::SpoolFull => wire::LossReason::SpoolFull,
+            LossReason::DiskFull => wire::LossReason::DiskFull,
+            LossReason::Corrupt => wire::LossReason::Corrupt,
+            LossReason::PowerLoss => wire::LossReason::PowerLoss,
+            LossReason::Rejected => wire::LossReason::Rejected,
+            LossReason::WriteFailed => wire::LossReason::WriteFailed,
+        }
+        .into(),
+    }
+}
+
+/// An error with its causes: tonic's own text says only "transport error".
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

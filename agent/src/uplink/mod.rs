@@ -1,0 +1,6 @@
+//! The way to the aggregator: [`session`] decides, [`client`] performs,
+//! [`clock`] exchanges time on a connection of its own.
+
+pub mod client;
+pub mod clock;
+pub mod session;
