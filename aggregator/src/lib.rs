@@ -15,11 +15,14 @@ pub mod align;
 pub mod analyse;
 pub mod cli;
 pub mod commands;
+pub mod control;
 pub mod duration;
 pub mod exit;
 pub mod import;
+pub mod ingest;
 pub mod output;
 pub mod report;
+pub mod server;
 pub mod store;
 pub mod utc;
 

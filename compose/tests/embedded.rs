@@ -609,6 +609,11 @@ async fn faulted(fault: Fault) {
     let new = timeout(LONG, new).await.unwrap().unwrap();
     check_truth(&format!("{what}, held"), &held, truth.effect, clear.cleared);
     check_truth(&format!("{what}, new"), &new, truth.effect, clear.cleared);
+    eprintln!(
+        "{what}: took effect within {} us, was cleared within {} us",
+        (truth.effect.latest_ns - truth.effect.earliest_ns) / 1000,
+        (clear.cleared.latest_ns - clear.cleared.earliest_ns) / 1000
+    );
     let goes = matches!(fault, Fault::Stop | Fault::Drain | Fault::Crash);
     assert_eq!(truth.listener_refused.is_some(), goes);
     assert_eq!(truth.gone.is_some(), goes);

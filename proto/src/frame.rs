@@ -68,6 +68,10 @@ pub struct StreamId {
 
 /// The records of a frame.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every frame holds samples: a box would cost each and save nothing"
+)]
 pub enum Body {
     /// Samples, as columns.
     Samples(Columns),

@@ -12,8 +12,7 @@ fn root() -> PathBuf {
 
 /// Code before the file's tests, without comments.
 fn code_of(path: &Path) -> String {
-    let text =
-        std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     text.split("#[cfg(test)]")
         .next()
         .unwrap_or_default()
@@ -57,13 +56,24 @@ fn pure_modules_are_pure() {
         "compose/src/timeline.rs",
     ];
     let banned = [
-        "tokio::", "tonic::", "std::fs", "std::net", "tracing::", "SystemTime", "Instant",
-        "println!", "eprintln!", "rand::",
+        "tokio::",
+        "tonic::",
+        "std::fs",
+        "std::net",
+        "tracing::",
+        "SystemTime",
+        "Instant",
+        "println!",
+        "eprintln!",
+        "rand::",
     ];
     let mut files = Vec::new();
     for entry in pure {
         let path = root().join(entry);
-        assert!(path.exists(), "{entry} is listed as pure and does not exist");
+        assert!(
+            path.exists(),
+            "{entry} is listed as pure and does not exist"
+        );
         if path.is_dir() {
             files_below(&path, &mut files);
         } else {

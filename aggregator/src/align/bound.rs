@@ -236,15 +236,22 @@ mod tests {
                     s1_ns: arrives + theta(arrives, offset, ppm, turn),
                     s2_ns: leaves + theta(leaves, offset, ppm, turn),
                     a2_ns: a2,
-                    server: ClockKey { boot_id: "s".into(), time_namespace: 0 },
+                    server: ClockKey {
+                        boot_id: "s".into(),
+                        time_namespace: 0,
+                    },
                 }
             })
             .collect()
     }
 
     fn brute(bounds: &[OffsetBounds], at: i64) -> (i64, i64) {
-        let hi = bounds.iter().map(|b| b.upper.theta_ns + drift_ns(at - b.upper.at_ns, RHO_PPM));
-        let lo = bounds.iter().map(|b| b.lower.theta_ns - drift_ns(at - b.lower.at_ns, RHO_PPM));
+        let hi = bounds
+            .iter()
+            .map(|b| b.upper.theta_ns + drift_ns(at - b.upper.at_ns, RHO_PPM));
+        let lo = bounds
+            .iter()
+            .map(|b| b.lower.theta_ns - drift_ns(at - b.lower.at_ns, RHO_PPM));
         (lo.max().expect("one"), hi.min().expect("one"))
     }
 
@@ -279,7 +286,11 @@ mod tests {
             late.s2_ns += 5_000_000;
         }
         let bounds: Vec<_> = all.iter().map(offset_bounds).collect();
-        assert!(ThetaBound::new(&bounds, RHO_PPM).expect("some").is_contradictory());
+        assert!(
+            ThetaBound::new(&bounds, RHO_PPM)
+                .expect("some")
+                .is_contradictory()
+        );
     }
 
     #[test]

@@ -153,15 +153,24 @@ mod tests {
             key("s"),
             &BTreeMap::from([(key("s"), vec![exchange(0, 0), exchange(1_000, 0)])]),
         );
-        assert_eq!(map.translate(point(5), &key("s"), &key("s")), Some(point(5)));
+        assert_eq!(
+            map.translate(point(5), &key("s"), &key("s")),
+            Some(point(5))
+        );
         assert!(map.caveats().is_empty());
     }
 
     #[test]
     fn one_clock_without_an_exchange_is_exact() {
         let map = ClockMap::new(key("s"), &BTreeMap::new());
-        assert_eq!(map.translate(point(5), &key("s"), &key("s")), Some(point(5)));
-        assert_eq!(map.translate(point(5), &key("x"), &key("x")), Some(point(5)));
+        assert_eq!(
+            map.translate(point(5), &key("s"), &key("s")),
+            Some(point(5))
+        );
+        assert_eq!(
+            map.translate(point(5), &key("x"), &key("x")),
+            Some(point(5))
+        );
     }
 
     #[test]

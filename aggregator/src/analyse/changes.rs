@@ -12,7 +12,8 @@ use super::series::Probe;
 /// How often what changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Changes {
-    /// The client's own connection number changed.
+    /// An answer came over another connection of the client than the one
+    /// before. Connections that gave no answer are not counted.
     pub connections: u64,
     /// On one connection of the client: the backend changed, or the server's
     /// connection id changed on the same backend.
@@ -37,14 +38,14 @@ pub fn changes(probes: &[Probe], first_fault_ns: i64) -> Changes {
     let mut answer: Option<&Probe> = None;
     let mut connection: Option<(u16, u32)> = None;
     for probe in probes {
+        if probe.outcome != Outcome::Ok {
+            continue;
+        }
         if let Some(number) = probe.connection {
             if connection.is_some_and(|(life, before)| life == probe.life && before != number) {
                 found.connections += 1;
             }
             connection = Some((probe.life, number));
-        }
-        if probe.outcome != Outcome::Ok {
-            continue;
         }
         if let Some(backend) = probe.backend {
             found.all_backends.insert(backend);
@@ -106,7 +107,10 @@ mod tests {
     #[track_caller]
     fn check(probes: &[Probe], connections: u64, sessions: u64, backends: u64) {
         let c = changes(probes, i64::MAX);
-        assert_eq!((c.connections, c.sessions, c.backends), (connections, sessions, backends));
+        assert_eq!(
+            (c.connections, c.sessions, c.backends),
+            (connections, sessions, backends)
+        );
     }
 
     #[test]
@@ -135,24 +139,50 @@ mod tests {
     fn bad_probes_between_are_passed_over() {
         let refused = bad(1, S, MS, Outcome::ConnectFailed, Cause::Refused);
         check(&[answer(0, 1, 7, 0), refused, answer(2, 2, 9, 1)], 1, 0, 1);
+        // A connection that was made and gave no answer.
+        let hung = Probe {
+            connection: Some(2),
+            ..refused
+        };
+        check(&[answer(0, 1, 7, 0), hung, answer(2, 3, 9, 1)], 1, 0, 1);
     }
 
     #[test]
     fn another_life_has_its_own_connection_numbers() {
-        let later = Probe { life: 1, ..answer(1, 2, 7, 0) };
+        let later = Probe {
+            life: 1,
+            ..answer(1, 2, 7, 0)
+        };
         check(&[answer(0, 1, 7, 0), later], 0, 0, 0);
     }
 
     #[test]
     fn unknown_backends_are_not_compared() {
-        let unknown = Probe { backend: None, ..answer(1, 1, 9, 0) };
+        let unknown = Probe {
+            backend: None,
+            ..answer(1, 1, 9, 0)
+        };
         check(&[answer(0, 1, 7, 0), unknown], 0, 0, 0);
-        check(&[unknown, Probe { connection_id: Some(10), ..unknown }], 0, 1, 0);
+        check(
+            &[
+                unknown,
+                Probe {
+                    connection_id: Some(10),
+                    ..unknown
+                },
+            ],
+            0,
+            1,
+            0,
+        );
     }
 
     #[test]
     fn backends_of_the_healthy_time_are_known() {
-        let c = changes(&[answer(0, 1, 7, 0), answer(1, 1, 8, 1), answer(5, 1, 9, 2)], 3 * S);
+        let c = changes(
+            &[answer(0, 1, 7, 0), answer(1, 1, 8, 1), answer(5, 1, 9, 2)],
+            3 * S,
+        );
         assert_eq!(c.healthy_backends, BTreeSet::from([0, 1]));
         assert_eq!(c.all_backends, BTreeSet::from([0, 1, 2]));
     }

@@ -13,7 +13,7 @@ pub enum Exposure {
     Shared,
     /// None did.
     None,
-    /// It had no answer just before: nothing can be said.
+    /// It had no answer just before, or no probe after: nothing can be said.
     Unmeasured,
 }
 
@@ -63,7 +63,7 @@ pub enum Fate {
     Kept,
     /// `new`: nothing happened to it.
     Served,
-    /// It had no answer before the fault, so nothing can be said.
+    /// It had no answer before the fault, or no probe after it.
     Unmeasured,
 }
 
@@ -209,24 +209,48 @@ mod tests {
         held(|e| e.late = 3, Fate::Stalled);
         held(|e| e.state_lost = 4, Fate::StateLost);
         held(|e| (e.bad, e.new_connection) = (1, true), Fate::Reconnected);
-        held(|e| (e.bad, e.new_connection, e.moved, e.late) = (1, true, true, 1), Fate::Reconnected);
+        held(
+            |e| (e.bad, e.new_connection, e.moved, e.late) = (1, true, true, 1),
+            Fate::Reconnected,
+        );
         held(|e| e.new_connection = true, Fate::Reconnected);
         held(|e| e.bad = 1, Fate::Failed);
         held(|e| (e.bad, e.new_connection) = (2, true), Fate::Dropped);
         held(|e| (e.bad, e.state_lost) = (1, 1), Fate::Dropped);
-        held(|e| (e.bad, e.first_timed_out, e.new_connection) = (1, true, true), Fate::Hung);
+        held(
+            |e| (e.bad, e.first_timed_out, e.new_connection) = (1, true, true),
+            Fate::Hung,
+        );
         held(|e| (e.bad, e.first_timed_out) = (5, true), Fate::Hung);
         held(|e| (e.bad, e.read_only) = (5, true), Fate::ReadOnly);
-        held(|e| (e.bad, e.not_back, e.first_timed_out) = (5, true, true), Fate::Lost);
+        held(
+            |e| (e.bad, e.not_back, e.first_timed_out) = (5, true, true),
+            Fate::Lost,
+        );
         held(|e| (e.bad, e.first_refused) = (2, true), Fate::Dropped);
     }
 
     #[test]
     fn a_canary_tells_migrated_from_switched() {
         let canary = ClientKind::Canary(Canary::UserVariable);
-        check(Style::Reused, canary, with(|e| e.moved = true), Fate::Migrated);
-        check(Style::Reused, ClientKind::Patient, with(|e| e.moved = true), Fate::Switched);
-        check(Style::Reused, canary, with(|e| (e.moved, e.state_lost) = (true, 1)), Fate::StateLost);
+        check(
+            Style::Reused,
+            canary,
+            with(|e| e.moved = true),
+            Fate::Migrated,
+        );
+        check(
+            Style::Reused,
+            ClientKind::Patient,
+            with(|e| e.moved = true),
+            Fate::Switched,
+        );
+        check(
+            Style::Reused,
+            canary,
+            with(|e| (e.moved, e.state_lost) = (true, 1)),
+            Fate::StateLost,
+        );
     }
 
     #[test]

@@ -109,7 +109,7 @@ pub fn look(series: &ClientSeries, fault: &LocalFault, deadline_ns: i64, blind: 
         .iter()
         .filter(|p| fault.holds(p, deadline_ns) && p.worth(deadline_ns) != Worth::NoData);
     let last_before = before.first().copied();
-    let held = exposure == Exposure::Held;
+    let held = exposure == Exposure::Held && matches!(fault.reach, Reach::ServedBy(_));
     let mut seen = Seen {
         exposure,
         evidence: Evidence::default(),
@@ -204,7 +204,11 @@ pub fn look(series: &ClientSeries, fault: &LocalFault, deadline_ns: i64, blind: 
         && answers
             .last()
             .is_some_and(|p| p.backend.is_some() && p.backend == fault.subject);
-    if exposure != Exposure::Unmeasured {
+    if last.is_none() {
+        // No probe after the fault: whatever it did, nobody looked.
+        seen.exposure = Exposure::Unmeasured;
+    }
+    if seen.exposure != Exposure::Unmeasured {
         seen.fate = fate(series.key.style, series.kind, &seen.evidence);
     }
     seen
@@ -287,7 +291,13 @@ mod tests {
     }
 
     fn refused(slot: u64) -> Probe {
-        bad(slot, slot as i64 * 100 * MS, MS, Outcome::ConnectFailed, Cause::Refused)
+        bad(
+            slot,
+            slot as i64 * 100 * MS,
+            MS,
+            Outcome::ConnectFailed,
+            Cause::Refused,
+        )
     }
 
     fn seen(probes: Vec<Probe>, fault: LocalFault) -> Seen {
@@ -311,16 +321,28 @@ mod tests {
     fn exposure_is_judged_by_the_last_answers() {
         check(twenty(|k| by(0, 1, k)), Exposure::Held, Fate::Kept);
         check(twenty(|k| by(1, 1, k)), Exposure::None, Fate::Kept);
-        check(twenty(|k| by((k % 2) as u32, 1, k)), Exposure::Shared, Fate::Kept);
+        check(
+            twenty(|k| by((k % 2) as u32, 1, k)),
+            Exposure::Shared,
+            Fate::Kept,
+        );
         // Older than a second: on the subject; since then on the survivor.
-        check(twenty(|k| by(u32::from(k > 0), 1, k)), Exposure::None, Fate::Kept);
+        check(
+            twenty(|k| by(u32::from(k > 0), 1, k)),
+            Exposure::None,
+            Fate::Kept,
+        );
         check(twenty(refused), Exposure::Unmeasured, Fate::Unmeasured);
         check(vec![], Exposure::Unmeasured, Fate::Unmeasured);
     }
 
     #[test]
     fn a_quiet_switch_on_the_same_connection() {
-        let s = check(twenty(|k| by(u32::from(k > 10), 1, k)), Exposure::Held, Fate::Switched);
+        let s = check(
+            twenty(|k| by(u32::from(k > 10), 1, k)),
+            Exposure::Held,
+            Fate::Switched,
+        );
         assert_eq!(s.first_from_survivor, Some(1_101 * MS));
         assert_eq!((s.gap.ns, s.is_hurt()), (100 * MS, false));
     }
@@ -352,15 +374,25 @@ mod tests {
 
     #[test]
     fn lost_hung_dropped() {
-        let after = |pick: fn(u64) -> Probe| twenty(move |k| if k <= 10 { by(0, 1, k) } else { pick(k) });
+        let after =
+            |pick: fn(u64) -> Probe| twenty(move |k| if k <= 10 { by(0, 1, k) } else { pick(k) });
         let s = check(after(refused), Exposure::Held, Fate::Lost);
-        assert_eq!((s.gap.ns, s.gap.is_at_least, s.back_at), (900 * MS, true, None));
+        assert_eq!(
+            (s.gap.ns, s.gap.is_at_least, s.back_at),
+            (900 * MS, true, None)
+        );
         check(
             after(|k| if k < 14 { refused(k) } else { by(1, 2, k) }),
             Exposure::Held,
             Fate::Dropped,
         );
-        let hung = bad(11, 1_100 * MS, 5 * S, Outcome::TimedOut, Cause::QueryTimeout);
+        let hung = bad(
+            11,
+            1_100 * MS,
+            5 * S,
+            Outcome::TimedOut,
+            Cause::QueryTimeout,
+        );
         let mut probes = twenty(|k| by(0, 1, k));
         probes.truncate(11);
         probes.extend([hung, ok(62, 6_200 * MS, MS)]);
@@ -371,8 +403,20 @@ mod tests {
     fn a_probe_in_flight_is_hurt_but_one_already_overdue_is_not() {
         let mut probes = twenty(|k| by(0, 1, k));
         probes.truncate(11);
-        let in_flight = bad(11, 1_100 * MS, 2 * S, Outcome::ConnectionLost, Cause::Closed);
-        probes.extend([in_flight, Probe { connection: Some(2), ..ok(32, 3_200 * MS, MS) }]);
+        let in_flight = bad(
+            11,
+            1_100 * MS,
+            2 * S,
+            Outcome::ConnectionLost,
+            Cause::Closed,
+        );
+        probes.extend([
+            in_flight,
+            Probe {
+                connection: Some(2),
+                ..ok(32, 3_200 * MS, MS)
+            },
+        ]);
         let s = seen(probes.clone(), stop(1_200 * MS));
         assert_eq!((s.exposure, s.fate), (Exposure::Held, Fate::Reconnected));
         let s = seen(probes, stop(1_400 * MS));
@@ -384,27 +428,69 @@ mod tests {
         let mut probes = twenty(|k| by(0, 1, k));
         probes.truncate(11);
         probes.extend([ok(11, 1_100 * MS, 4 * S), ok(52, 5_200 * MS, MS)]);
-        let s = seen(probes.clone(), LocalFault { until_ns: 3 * S, ..stop(1_050 * MS) });
+        let s = seen(
+            probes.clone(),
+            LocalFault {
+                until_ns: 3 * S,
+                ..stop(1_050 * MS)
+            },
+        );
         assert_eq!(s.fate, Fate::Lost);
         let s = seen(probes, stop(1_050 * MS));
         assert_eq!(s.fate, Fate::Stalled);
     }
 
     #[test]
+    fn a_fault_that_nobody_looked_at_is_unmeasured() {
+        let s = seen(twenty(|k| by(0, 1, k)), stop(1_950 * MS));
+        assert_eq!(
+            (s.exposure, s.fate),
+            (Exposure::Unmeasured, Fate::Unmeasured)
+        );
+        let hasty = LocalFault {
+            until_ns: 1_060 * MS,
+            ..stop(1_050 * MS)
+        };
+        assert_eq!(seen(twenty(|k| by(0, 1, k)), hasty).fate, Fate::Unmeasured);
+    }
+
+    #[test]
     fn faults_of_a_proxy_expose_all_or_nobody() {
-        let all = LocalFault { reach: Reach::All, subject: None, ..stop(1_050 * MS) };
+        let all = LocalFault {
+            reach: Reach::All,
+            subject: None,
+            ..stop(1_050 * MS)
+        };
         assert_eq!(seen(twenty(|k| by(1, 1, k)), all).exposure, Exposure::Held);
-        let other = LocalFault { reach: Reach::Nobody, ..all };
-        assert_eq!(seen(twenty(|k| by(1, 1, k)), other).exposure, Exposure::None);
-        let unseen = LocalFault { reach: Reach::ServedBy(None), ..all };
-        assert_eq!(seen(twenty(|k| by(1, 1, k)), unseen).exposure, Exposure::None);
+        let other = LocalFault {
+            reach: Reach::Nobody,
+            ..all
+        };
+        assert_eq!(
+            seen(twenty(|k| by(1, 1, k)), other).exposure,
+            Exposure::None
+        );
+        let unseen = LocalFault {
+            reach: Reach::ServedBy(None),
+            ..all
+        };
+        assert_eq!(
+            seen(twenty(|k| by(1, 1, k)), unseen).exposure,
+            Exposure::None
+        );
     }
 
     #[test]
     fn a_drain_that_did_not_drain() {
-        let drain = LocalFault { is_drain: true, ..stop(1_050 * MS) };
+        let drain = LocalFault {
+            is_drain: true,
+            ..stop(1_050 * MS)
+        };
         assert_eq!(seen(twenty(|k| by(0, 1, k)), drain).fate, Fate::Undrained);
-        assert_eq!(seen(twenty(|k| by(u32::from(k > 12), 1, k)), drain).fate, Fate::Switched);
+        assert_eq!(
+            seen(twenty(|k| by(u32::from(k > 12), 1, k)), drain).fate,
+            Fate::Switched
+        );
         assert_eq!(seen(twenty(|k| by(1, 1, k)), drain).fate, Fate::Kept);
     }
 

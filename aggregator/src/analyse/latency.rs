@@ -156,7 +156,10 @@ mod tests {
     #[test]
     fn the_rank_is_the_nearest_one() {
         let q = of(&[5, 1, 3, 2, 4], &[]);
-        assert_eq!((q.p50, q.p90, q.p99, q.max), (known(3), known(5), known(5), known(5)));
+        assert_eq!(
+            (q.p50, q.p90, q.p99, q.max),
+            (known(3), known(5), known(5), known(5))
+        );
         let q = of(&[1, 2, 3, 4], &[]);
         assert_eq!(q.p50, known(2), "not a mean of two");
         assert_eq!(q.avg_ns, Some(2.5));
@@ -180,7 +183,10 @@ mod tests {
     #[test]
     fn p999_needs_ten_thousand_values() {
         assert_eq!(of(&[1; 9_999], &[]).p999, None);
-        assert_eq!(of(&(1..=10_000).collect::<Vec<_>>(), &[]).p999, known(9_990));
+        assert_eq!(
+            of(&(1..=10_000).collect::<Vec<_>>(), &[]).p999,
+            known(9_990)
+        );
     }
 
     #[test]
@@ -193,7 +199,11 @@ mod tests {
         let history = series(
             100 * MS,
             500 * MS,
-            vec![ok(0, 0, 250 * MS), ok(3, 300 * MS, MS), bad(4, 400 * MS, 3 * MS, Outcome::ConnectFailed, Cause::Refused)],
+            vec![
+                ok(0, 0, 250 * MS),
+                ok(3, 300 * MS, MS),
+                bad(4, 400 * MS, 3 * MS, Outcome::ConnectFailed, Cause::Refused),
+            ],
         );
         let mut values = Values::default();
         history.for_each_slot(|slot| values.add_response(&slot, 250 * MS));

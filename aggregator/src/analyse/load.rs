@@ -49,9 +49,7 @@ impl Names {
 
     /// The number's word.
     pub fn word(&self, number: u32) -> &str {
-        self.words
-            .get(number as usize)
-            .map_or("?", String::as_str)
+        self.words.get(number as usize).map_or("?", String::as_str)
     }
 }
 
@@ -66,49 +64,73 @@ pub struct AgentClock {
     pub lives: Vec<(Incarnation, Life)>,
 }
 
-/// What is known of each start beside the manifest: its last sign of life.
-pub type LastSigns = BTreeMap<(String, String), i64>;
+/// A start's first due sample, and its last sign of life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signs {
+    /// When its first sample was due.
+    pub first_due_ns: Option<i64>,
+    /// When it was last heard of, by its samples and ticker.
+    pub last_ns: i64,
+}
 
-/// When each start of each agent was last heard of, by its samples and ticker.
+/// The signs of each start, by agent and start.
+pub type AllSigns = BTreeMap<(String, String), Signs>;
+
+/// What the samples and tickers say of each start of each agent.
 ///
 /// # Errors
 /// When the tables cannot be read.
-pub fn last_signs(folder: &RunFolder) -> Result<LastSigns, LoadError> {
-    let mut signs = LastSigns::new();
-    for (frame, column) in [
-        (folder.samples()?, samples::FINISHED_NS),
-        (folder.lag()?, host::AT_NS),
+pub fn signs(folder: &RunFolder) -> Result<AllSigns, LoadError> {
+    let mut all = AllSigns::new();
+    for (frame, last, first) in [
+        (
+            folder.samples()?,
+            samples::FINISHED_NS,
+            Some(samples::SCHEDULED_NS),
+        ),
+        (folder.lag()?, host::AT_NS, None),
     ] {
         let found = frame
             .group_by([col(samples::AGENT_ID), col(samples::INCARNATION)])
-            .agg([col(column).max()])
+            .agg([
+                col(last).max(),
+                col(first.unwrap_or(last)).min().alias("first"),
+            ])
             .collect()?;
         let agents = words(&found, samples::AGENT_ID, str::to_owned)?;
         let incarnations = words(&found, samples::INCARNATION, str::to_owned)?;
-        let times = found.column(column)?.i64()?.clone();
-        for ((agent, incarnation), at) in agents.into_iter().zip(incarnations).zip(times.iter()) {
-            if let (Some(agent), Some(incarnation), Some(at)) = (agent, incarnation, at) {
-                let sign = signs.entry((agent, incarnation)).or_insert(at);
-                *sign = at.max(*sign);
+        let lasts = found.column(last)?.i64()?;
+        let firsts = found.column("first")?.i64()?;
+        for (i, (agent, incarnation)) in agents.into_iter().zip(incarnations).enumerate() {
+            if let (Some(agent), Some(incarnation), Some(last_ns)) =
+                (agent, incarnation, lasts.get(i))
+            {
+                let signs = all.entry((agent, incarnation)).or_insert(Signs {
+                    first_due_ns: None,
+                    last_ns,
+                });
+                signs.last_ns = last_ns.max(signs.last_ns);
+                if first.is_some() {
+                    signs.first_due_ns = firsts.get(i);
+                }
             }
         }
     }
-    Ok(signs)
+    Ok(all)
 }
 
 /// The agent's clocks, each with its starts; and what is wrong with them.
 pub fn agent_clocks(
     manifest: &Manifest,
     agent: &AgentEntry,
-    signs: &LastSigns,
+    signs: &AllSigns,
 ) -> (Vec<AgentClock>, Vec<String>) {
     let mut clocks: Vec<AgentClock> = Vec::new();
     let mut caveats = Vec::new();
     for entry in &agent.incarnations {
         let name = entry.incarnation.to_string();
-        let sign = signs
-            .get(&(agent.agent_id.to_string(), name.clone()))
-            .copied();
+        let found = signs.get(&(agent.agent_id.to_string(), name.clone()));
+        let sign = found.map(|signs| signs.last_ns);
         let Some(started) = &entry.started else {
             if sign.is_some() {
                 caveats.push(format!(
@@ -141,6 +163,9 @@ pub fn agent_clocks(
         let life = Life {
             clock: started.clock.clone(),
             origin_ns: started.origin_ns,
+            due_from_ns: found
+                .and_then(|signs| signs.first_due_ns)
+                .unwrap_or(due_until_ns),
             due_until_ns,
             alive_until_ns,
         };
@@ -162,25 +187,40 @@ pub fn agent_clocks(
         ));
     }
     for clock in &mut clocks {
-        clock.lives.sort_by_key(|(_, life)| life.origin_ns);
+        clock
+            .lives
+            .sort_by_key(|(_, life)| (life.origin_ns, life.due_from_ns));
+        // A start that found nothing left to do has no part in the schedule.
+        let first = clock.lives[0].0;
+        clock.lives.retain(|(incarnation, life)| {
+            *incarnation == first || life.due_from_ns < life.due_until_ns
+        });
+        clock.lives[0].1.due_from_ns = clock.lives[0].1.origin_ns;
         for next in 1..clock.lives.len() {
-            // Between two starts the agent should have been probing.
-            let begin = clock.lives[next].1.origin_ns;
-            clock.lives[next - 1].1.due_until_ns = begin;
+            // From one start to the next the agent should have been probing.
+            let (origin, begin) = {
+                let before = clock.lives[next - 1].1.origin_ns;
+                let life = &mut clock.lives[next].1;
+                if life.origin_ns != before {
+                    life.due_from_ns = life.origin_ns;
+                }
+                (life.origin_ns, life.due_from_ns)
+            };
+            clock.lives[next - 1].1.due_until_ns = begin.max(origin);
         }
     }
     (clocks, caveats)
 }
+
+/// Times in which a start of an agent saw nothing, by agent and start.
+pub type Pauses = BTreeMap<(String, String), Vec<(i64, i64)>>;
 
 /// When each start's ticker was late by more than `deadline_ns`: the agent saw
 /// nothing then.
 ///
 /// # Errors
 /// When the table cannot be read.
-pub fn pauses(
-    folder: &RunFolder,
-    deadline_ns: i64,
-) -> Result<BTreeMap<(String, String), Vec<(i64, i64)>>, LoadError> {
+pub fn pauses(folder: &RunFolder, deadline_ns: i64) -> Result<Pauses, LoadError> {
     const TICK_NS: i64 = 10_000_000;
     let late = folder
         .lag()?
@@ -224,9 +264,8 @@ pub fn exchanges(
     let incarnations = words(&table, samples::INCARNATION, str::to_owned)?;
     let boot_ids = words(&table, host::SERVER_BOOT_ID, str::to_owned)?;
     let namespaces = table.column(host::SERVER_TIME_NAMESPACE)?.u64()?;
-    let column = |name: &str| -> Result<Int64Chunked, LoadError> {
-        Ok(table.column(name)?.i64()?.clone())
-    };
+    let column =
+        |name: &str| -> Result<Int64Chunked, LoadError> { Ok(table.column(name)?.i64()?.clone()) };
     let (a1, s1) = (column(host::A1_NS)?, column(host::S1_NS)?);
     let (s2, a2) = (column(host::S2_NS)?, column(host::A2_NS)?);
     let mut found: BTreeMap<ClockKey, Vec<Exchange>> = BTreeMap::new();
@@ -345,7 +384,9 @@ fn probes(
         .zip(0u16..)
         .map(|((incarnation, _), life)| (incarnation.to_string(), life))
         .collect();
-    let lives = words(table, samples::INCARNATION, |word| life_of.get(word).copied())?;
+    let lives = words(table, samples::INCARNATION, |word| {
+        life_of.get(word).copied()
+    })?;
     let phases = words(table, samples::PHASE, |w| w.parse().unwrap_or(Phase::Query))?;
     let outcomes = words(table, samples::OUTCOME, |word| {
         word.parse().unwrap_or(Outcome::ProtocolError)

@@ -160,7 +160,10 @@ mod tests {
 
     #[test]
     fn one_client_is_its_own_merge() {
-        let clients = vec![vec![stretch((0, 100), (20, 80)), stretch((200, 300), (260, 250))]];
+        let clients = vec![vec![
+            stretch((0, 100), (20, 80)),
+            stretch((200, 300), (260, 250)),
+        ]];
         check(&any(&clients), &[(60, Some(100)), (0, Some(100))]);
         check(&all(&clients), &[(60, Some(100)), (0, Some(100))]);
         assert_eq!(client_time(&clients), (60, Some(200)));

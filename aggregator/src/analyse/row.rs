@@ -226,7 +226,9 @@ impl Row {
 pub fn longest_key(window: &Window) -> (bool, i64, i64) {
     (
         window.upper_ns.is_none(),
-        window.upper_ns.unwrap_or(window.lower_ns.max(window.gap_ns.unwrap_or(0))),
+        window
+            .upper_ns
+            .unwrap_or(window.lower_ns.max(window.gap_ns.unwrap_or(0))),
         window.lower_ns,
     )
 }
@@ -280,11 +282,7 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
     })
 }
 
-fn windows(
-    clients: &[ClientSeries],
-    found: &[Vec<Stretch>],
-    context: &Context<'_>,
-) -> Vec<Window> {
+fn windows(clients: &[ClientSeries], found: &[Vec<Stretch>], context: &Context<'_>) -> Vec<Window> {
     let mut windows = Vec::new();
     for (client, stretches) in clients.iter().zip(found) {
         for s in stretches {
@@ -312,7 +310,10 @@ fn windows(
             });
         }
     }
-    for (scope, merged) in [(Scope::Any, merge::any(found)), (Scope::All, merge::all(found))] {
+    for (scope, merged) in [
+        (Scope::Any, merge::any(found)),
+        (Scope::All, merge::all(found)),
+    ] {
         windows.extend(merged.iter().map(|m| merged_window(scope, m)));
     }
     windows

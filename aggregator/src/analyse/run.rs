@@ -7,6 +7,7 @@ use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
 use gapscope_proto::ids::{AgentId, TargetName};
 
+use super::fate::Exposure;
 use super::fault::{LocalFault, Reach};
 use super::load::{self, AgentClock, LoadError, Names};
 use super::row::{Context, Row, row};
@@ -165,7 +166,7 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
         })
         .collect();
 
-    let signs = load::last_signs(folder)?;
+    let signs = load::signs(folder)?;
     let mut agent_clocks: Vec<AgentClock> = Vec::new();
     for agent in &manifest.agents {
         let (clocks, found) = load::agent_clocks(&manifest, agent, &signs);
@@ -189,10 +190,7 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
             })
         })
         .collect();
-    let clocks = ClockMap::new(
-        manifest.clock.clone(),
-        &load::exchanges(folder, &clock_of)?,
-    );
+    let clocks = ClockMap::new(manifest.clock.clone(), &load::exchanges(folder, &clock_of)?);
     caveats.extend(
         clocks
             .caveats()
@@ -271,8 +269,8 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
     });
     let (conservation, book_caveats) = balance(&manifest, &books, folder)?;
     caveats.extend(book_caveats);
-    for (timeline, row) in &rows {
-        row_caveats(row, &timelines[*timeline], deadline_ns, &names, &mut caveats);
+    for (_, row) in &rows {
+        row_caveats(row, deadline_ns, &mut caveats);
     }
     few_faults(&faults, &judged_ids, &mut caveats);
     let mut seen = BTreeSet::new();
@@ -399,7 +397,7 @@ fn balance(
     let mut caveats = Vec::new();
     let mut books = Conservation {
         lost: folder.samples_lost()?,
-        is_balanced: true,
+        is_balanced: false,
         ..Conservation::default()
     };
     for slots in found.values() {
@@ -421,12 +419,9 @@ fn balance(
     missing -= from_overslept;
     books.absent -= missing.min(books.absent);
 
-    let mut uneven = |text: String| {
-        caveats.push(Caveat::run("books", text));
-        books.is_balanced = false;
-    };
+    let mut uneven: Vec<String> = Vec::new();
     if books.stored != folder.samples_stored() {
-        uneven(format!(
+        uneven.push(format!(
             "THE BOOKS DO NOT BALANCE: {} samples are stored, {} belong to clients of the plan",
             folder.samples_stored(),
             books.stored
@@ -439,7 +434,7 @@ fn balance(
         + books.overslept
         + books.absent;
     if stood_for != books.due {
-        uneven(format!(
+        uneven.push(format!(
             "THE BOOKS DO NOT BALANCE: {} slots were due, {stood_for} are accounted for",
             books.due
         ));
@@ -463,19 +458,43 @@ fn balance(
         let arrived_all = books.lost.1 == 0 && books.in_spools == 0;
         let mut compare = |what: &str, here: u64, there: u64| {
             if here != there {
-                uneven(format!(
+                uneven.push(format!(
                     "THE BOOKS DO NOT BALANCE: agent {agent} counted {there} slots {what}, \
                      from the samples it is {here}"
                 ));
             }
         };
-        compare("due", slots.due - slots.absent, own(|e| e.due));
         if arrived_all {
             compare("sampled", slots.probed, own(|e| e.sampled));
-            compare("waited", slots.waited, own(|e| e.waited));
-            compare("overslept", slots.overslept, own(|e| e.overslept));
+        }
+        if started.len() > 1 {
+            // Where one start's part of the schedule ends and the next one's
+            // begins is known to the agent only.
+            continue;
+        }
+        compare("due", slots.due - slots.absent, own(|e| e.due));
+        if arrived_all {
+            compare(
+                "waited or overslept",
+                slots.waited + slots.overslept,
+                own(|e| e.waited + e.overslept),
+            );
+            let overslept = own(|e| e.overslept);
+            if overslept != slots.overslept {
+                caveats.push(Caveat::run(
+                    "books_split",
+                    format!(
+                        "agent {agent} counted {overslept} slots overslept, by the samples it is \
+                         {}: they fell between an answer and the agent's next look at the clock; \
+                         they count as no data",
+                        slots.overslept
+                    ),
+                ));
+            }
         }
     }
+    books.is_balanced = uneven.is_empty();
+    caveats.extend(uneven.into_iter().map(|text| Caveat::run("books", text)));
     if books.lost.1 > 0 {
         caveats.push(Caveat::run(
             "lost",
@@ -508,7 +527,11 @@ fn run_caveats(manifest: &Manifest, notes: &[String]) -> Vec<Caveat> {
             "the run was not closed in an orderly way: what is here is valid, more may be missing",
         )),
     }
-    caveats.extend(notes.iter().map(|note| Caveat::run("unreadable", note.clone())));
+    caveats.extend(
+        notes
+            .iter()
+            .map(|note| Caveat::run("unreadable", note.clone())),
+    );
     caveats.extend(
         manifest
             .caveats
@@ -553,13 +576,7 @@ fn run_caveats(manifest: &Manifest, notes: &[String]) -> Vec<Caveat> {
     caveats
 }
 
-fn row_caveats(
-    row: &Row,
-    timeline: &Timeline,
-    deadline_ns: i64,
-    names: &Names,
-    caveats: &mut Vec<Caveat>,
-) {
+fn row_caveats(row: &Row, deadline_ns: i64, caveats: &mut Vec<Caveat>) {
     let who = format!("{} {}", row.style, row.kind);
     let mut say = |code, text: String| caveats.push(Caveat::target(code, &row.target, text));
     let ms = |ns: i64| format!("{} ms", ns as f64 / 1e6);
@@ -642,6 +659,17 @@ fn row_caveats(
         );
     }
     for fault in &row.faults {
+        let unmeasured = fault.judgement.exposed(Exposure::Unmeasured);
+        if unmeasured > 0 {
+            say(
+                "unmeasured",
+                format!(
+                    "{who}: fault {}: {unmeasured} of {} clients had no answer just before it, or \
+                     no probe after it: nothing is said of them",
+                    fault.fault, row.clients
+                ),
+            );
+        }
         let width = fault
             .asked
             .latest_ns
@@ -656,10 +684,7 @@ fn row_caveats(
                 ),
             );
         }
-        if fault.last_from_subject.is_none()
-            && fault.judgement.hurt > 0
-            && fault.judgement.collateral == fault.judgement.hurt
-        {
+        if fault.judgement.collateral > 0 {
             say(
                 "collateral",
                 format!(
@@ -669,7 +694,6 @@ fn row_caveats(
             );
         }
     }
-    let _ = (timeline, names);
 }
 
 fn few_faults(faults: &[Fault], judged: &BTreeSet<u32>, caveats: &mut Vec<Caveat>) {

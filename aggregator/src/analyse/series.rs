@@ -98,7 +98,10 @@ pub struct Life {
     pub clock: ClockKey,
     /// Slot k is due at `origin_ns + phase + k * interval`.
     pub origin_ns: i64,
-    /// Slots due before this were due.
+    /// Slots due from here on are this life's: an agent that resumes a run goes
+    /// on with the schedule of its life before.
+    pub due_from_ns: i64,
+    /// Slots due before this are.
     pub due_until_ns: i64,
     /// Slots due from here on passed without an agent: absent.
     pub alive_until_ns: i64,
@@ -164,7 +167,8 @@ pub enum Slot<'a> {
 }
 
 impl ClientSeries {
-    /// How many slots of life `life` were due, at least those that were probed.
+    /// The slot before which the slots of `life` end: at least those that were
+    /// probed are its own.
     fn due_slots(&self, life: &Life, last_probed: Option<u64>) -> u64 {
         let probed = last_probed.map_or(0, |slot| slot.saturating_add(1));
         if self.reconstructed {
@@ -182,6 +186,18 @@ impl ClientSeries {
             .max(probed)
     }
 
+    /// The first slot that is life `life`'s.
+    fn first_slot(&self, life: &Life) -> u64 {
+        let after = life
+            .due_from_ns
+            .saturating_sub(life.origin_ns)
+            .saturating_sub(self.phase_ns);
+        if after <= 0 || self.interval_ns <= 0 || self.reconstructed {
+            return 0;
+        }
+        u64::try_from((after - 1) / self.interval_ns + 1).unwrap_or(0)
+    }
+
     /// Visits every due slot, in order of due time.
     pub fn for_each_slot<'a>(&'a self, mut visit: impl FnMut(Slot<'a>)) {
         let mut rest: &[Probe] = &self.probes;
@@ -190,7 +206,7 @@ impl ClientSeries {
             let (probes, later) = rest.split_at(of_life);
             rest = later;
             let due = self.due_slots(life, probes.last().map(|p| p.slot));
-            let mut next = 0u64;
+            let mut next = self.first_slot(life);
             let mut before: Option<&Probe> = None;
             for probe in probes {
                 self.passed(life, before, next..probe.slot, &mut visit);
@@ -404,6 +420,7 @@ pub(crate) mod testing {
             lives: vec![Life {
                 clock: clock(),
                 origin_ns: 0,
+                due_from_ns: 0,
                 due_until_ns: until,
                 alive_until_ns: until,
             }],
@@ -441,20 +458,40 @@ mod tests {
         check_worth(ok(0, 0, 250 * MS + 1), Worth::Late);
         // Begun a second late by the agent, answered at once.
         check_worth(
-            Probe { started: S, finished: S + MS, ..ok(0, 0, 0) },
+            Probe {
+                started: S,
+                finished: S + MS,
+                ..ok(0, 0, 0)
+            },
             Worth::Good,
         );
-        check_worth(bad(0, 0, MS, Outcome::ConnectFailed, Cause::Refused), Worth::Bad);
-        check_worth(bad(0, 0, MS, Outcome::StateLost, Cause::CanaryBroken), Worth::Bad);
-        check_worth(bad(0, 0, MS, Outcome::AgentError, Cause::NoFileHandles), Worth::NoData);
-        check_worth(bad(0, 0, MS, Outcome::TimedOut, Cause::RunEnded), Worth::NoData);
+        check_worth(
+            bad(0, 0, MS, Outcome::ConnectFailed, Cause::Refused),
+            Worth::Bad,
+        );
+        check_worth(
+            bad(0, 0, MS, Outcome::StateLost, Cause::CanaryBroken),
+            Worth::Bad,
+        );
+        check_worth(
+            bad(0, 0, MS, Outcome::AgentError, Cause::NoFileHandles),
+            Worth::NoData,
+        );
+        check_worth(
+            bad(0, 0, MS, Outcome::TimedOut, Cause::RunEnded),
+            Worth::NoData,
+        );
         check_worth(bad(0, 0, S, Outcome::TimedOut, Cause::RunEnded), Worth::Bad);
     }
 
     #[test]
     fn slots_passed_in_a_wait_are_answered_only_within_the_deadline_of_each() {
         // Due at 0, answered at 700 ms; slots at 100 .. 700 pass in the wait.
-        let c = counts(&series(100 * MS, S, vec![ok(0, 0, 700 * MS), ok(8, 800 * MS, MS), ok(9, 900 * MS, MS)]));
+        let c = counts(&series(
+            100 * MS,
+            S,
+            vec![ok(0, 0, 700 * MS), ok(8, 800 * MS, MS), ok(9, 900 * MS, MS)],
+        ));
         assert_eq!((c.due, c.probed, c.waited, c.overslept), (10, 3, 7, 0));
         assert_eq!(c.waited_in_time, 3, "500, 600 and 700 ms");
         assert_eq!(c.in_time(), 5);
@@ -492,6 +529,7 @@ mod tests {
         s.lives[0].alive_until_ns = 50 * MS;
         s.lives.push(Life {
             origin_ns: 500 * MS,
+            due_from_ns: 500 * MS,
             due_until_ns: S,
             alive_until_ns: S,
             clock: clock(),
@@ -505,8 +543,34 @@ mod tests {
     }
 
     #[test]
+    fn a_resumed_life_goes_on_with_the_schedule() {
+        let mut s = series(100 * MS, 700 * MS, vec![ok(0, 0, MS), ok(1, 100 * MS, MS)]);
+        s.lives[0].alive_until_ns = 150 * MS;
+        s.lives.push(Life {
+            due_from_ns: 700 * MS,
+            due_until_ns: S,
+            alive_until_ns: S,
+            ..s.lives[0].clone()
+        });
+        s.probes.extend((7..10u64).map(|k| Probe {
+            life: 1,
+            ..ok(k, k as i64 * 100 * MS, MS)
+        }));
+        let c = counts(&s);
+        assert_eq!((c.due, c.probed, c.absent, c.overslept), (10, 5, 5, 0));
+    }
+
+    #[test]
     fn reconstructed_slots_between_two_probes_are_waited() {
-        let mut s = series(500 * MS, 0, vec![ok(0, 0, MS), bad(1, 508 * MS, 5 * S, Outcome::TimedOut, Cause::QueryTimeout), ok(12, 6 * S, MS)]);
+        let mut s = series(
+            500 * MS,
+            0,
+            vec![
+                ok(0, 0, MS),
+                bad(1, 508 * MS, 5 * S, Outcome::TimedOut, Cause::QueryTimeout),
+                ok(12, 6 * S, MS),
+            ],
+        );
         s.reconstructed = true;
         let c = counts(&s);
         assert_eq!((c.due, c.probed, c.waited, c.in_time()), (13, 3, 10, 2));

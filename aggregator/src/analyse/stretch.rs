@@ -181,8 +181,7 @@ pub fn stretches(series: &ClientSeries, deadline_ns: i64, blind: &Blind) -> (Vec
                     _ => stretch.bad += 1,
                 }
                 if probe.outcome == Outcome::TimedOut {
-                    stretch.own_timeout_ns =
-                        stretch.own_timeout_ns.saturating_add(probe.took_ns());
+                    stretch.own_timeout_ns = stretch.own_timeout_ns.saturating_add(probe.took_ns());
                 }
             }
         }
@@ -204,8 +203,12 @@ pub fn stretches(series: &ClientSeries, deadline_ns: i64, blind: &Blind) -> (Vec
     }
     for stretch in &mut found {
         bound(stretch, series);
-        let from = stretch.g0.map_or(probes[stretch.b0].started, |g| probes[g].finished);
-        let to = stretch.g1.map_or(probes[stretch.bn].finished, |g| probes[g].finished);
+        let from = stretch
+            .g0
+            .map_or(probes[stretch.b0].started, |g| probes[g].finished);
+        let to = stretch
+            .g1
+            .map_or(probes[stretch.bn].finished, |g| probes[g].finished);
         stretch.no_data |= blind.overlaps(from, to);
     }
     (found, max_gap)
@@ -265,7 +268,13 @@ mod tests {
     }
 
     fn refused(slot: u64) -> Probe {
-        bad(slot, slot as i64 * 100 * MS, MS, Outcome::ConnectFailed, Cause::Refused)
+        bad(
+            slot,
+            slot as i64 * 100 * MS,
+            MS,
+            Outcome::ConnectFailed,
+            Cause::Refused,
+        )
     }
 
     fn good(slot: u64) -> Probe {
@@ -337,7 +346,14 @@ mod tests {
     fn a_late_answer_is_an_answer() {
         // Bad, late, bad: two gaps, the longer one counts.
         let late = ok(3, 300 * MS, 400 * MS);
-        let (found, gap) = find(vec![good(0), refused(1), refused(2), late, refused(8), good(9)]);
+        let (found, gap) = find(vec![
+            good(0),
+            refused(1),
+            refused(2),
+            late,
+            refused(8),
+            good(9),
+        ]);
         let s = &found[0];
         assert_eq!((s.bad, s.late), (3, 1));
         assert_eq!(s.gap_ns, 698 * MS, "from 2 ms to 700 ms");
@@ -358,14 +374,33 @@ mod tests {
     fn a_stretch_that_ends_with_a_late_answer_and_the_run() {
         let (found, gap) = find(vec![good(0), good(1), ok(2, 200 * MS, 900 * MS)]);
         assert!(found[0].is_ongoing());
-        assert_eq!((found[0].gap_ns, found[0].gap_is_at_least), (998 * MS, false));
+        assert_eq!(
+            (found[0].gap_ns, found[0].gap_is_at_least),
+            (998 * MS, false)
+        );
         assert!(!gap.is_at_least);
     }
 
     #[test]
     fn agent_errors_neither_begin_nor_end_a_stretch() {
-        let own = |slot: u64| bad(slot, slot as i64 * 100 * MS, MS, Outcome::AgentError, Cause::NoLocalPort);
-        let (found, gap) = find(vec![good(0), own(1), good(2), refused(3), own(4), refused(5), good(6)]);
+        let own = |slot: u64| {
+            bad(
+                slot,
+                slot as i64 * 100 * MS,
+                MS,
+                Outcome::AgentError,
+                Cause::NoLocalPort,
+            )
+        };
+        let (found, gap) = find(vec![
+            good(0),
+            own(1),
+            good(2),
+            refused(3),
+            own(4),
+            refused(5),
+            good(6),
+        ]);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].b0, found[0].bn, found[0].bad), (3, 5, 2));
         assert!(found[0].no_data);
@@ -385,12 +420,19 @@ mod tests {
         assert!(found[0].no_data);
         assert!(gap.no_data);
         assert_eq!(gap.ns, 5_000 * MS);
-        let paused = series(100 * MS, 501 * MS, vec![good(0), refused(1), good(2), good(3), refused(4), good(5)]);
+        let paused = series(
+            100 * MS,
+            501 * MS,
+            vec![good(0), refused(1), good(2), good(3), refused(4), good(5)],
+        );
         let (found, _) = stretches(
             &paused,
             DEADLINE,
             &Blind::new(&[(390 * MS, 600 * MS)], &paused),
         );
-        assert_eq!(found.iter().map(|s| s.no_data).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(
+            found.iter().map(|s| s.no_data).collect::<Vec<_>>(),
+            [false, true]
+        );
     }
 }

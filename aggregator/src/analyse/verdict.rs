@@ -159,19 +159,15 @@ pub fn judge(clients: &[Judged]) -> Judgement {
             Some(Fate::Reconnected) => Verdict::Reconnected,
             Some(Fate::StateLost) => Verdict::StateLost,
             Some(Fate::Stalled | Fate::Slow) => Verdict::Stalled,
-            Some(
-                Fate::Undrained | Fate::Switched | Fate::Migrated | Fate::Kept | Fate::Served,
-            ) => Verdict::Seamless,
+            Some(Fate::Undrained | Fate::Switched | Fate::Migrated | Fate::Kept | Fate::Served) => {
+                Verdict::Seamless
+            }
         }
     };
     Judgement {
         verdict,
         counts,
-        hurt: clients
-            .iter()
-            .filter(measured)
-            .filter(|c| c.hurt)
-            .count() as u64,
+        hurt: clients.iter().filter(measured).filter(|c| c.hurt).count() as u64,
         collateral: clients
             .iter()
             .filter(|c| c.exposure == Exposure::None && c.hurt)
@@ -203,18 +199,45 @@ mod tests {
         use Exposure::{Held, None, Shared, Unmeasured};
         check(&[], Verdict::Unmeasured);
         check(&[(Unmeasured, Fate::Unmeasured)], Verdict::Unmeasured);
-        check(&[(None, Fate::Kept), (None, Fate::Kept)], Verdict::NotExposed);
-        check(&[(None, Fate::Kept), (Unmeasured, Fate::Unmeasured)], Verdict::NotExposed);
+        check(
+            &[(None, Fate::Kept), (None, Fate::Kept)],
+            Verdict::NotExposed,
+        );
+        check(
+            &[(None, Fate::Kept), (Unmeasured, Fate::Unmeasured)],
+            Verdict::NotExposed,
+        );
         check(&[(Held, Fate::Lost), (None, Fate::Kept)], Verdict::Down);
-        check(&[(Held, Fate::Lost), (Held, Fate::Kept)], Verdict::Disrupted);
-        for fate in [Fate::Hung, Fate::Dropped, Fate::Refused, Fate::Failed, Fate::ReadOnly] {
+        check(
+            &[(Held, Fate::Lost), (Held, Fate::Kept)],
+            Verdict::Disrupted,
+        );
+        for fate in [
+            Fate::Hung,
+            Fate::Dropped,
+            Fate::Refused,
+            Fate::Failed,
+            Fate::ReadOnly,
+        ] {
             check(&[(Held, fate), (Held, Fate::Kept)], Verdict::Disrupted);
         }
-        check(&[(Held, Fate::Reconnected), (Shared, Fate::Stalled)], Verdict::Reconnected);
-        check(&[(Held, Fate::StateLost), (Held, Fate::Stalled)], Verdict::StateLost);
+        check(
+            &[(Held, Fate::Reconnected), (Shared, Fate::Stalled)],
+            Verdict::Reconnected,
+        );
+        check(
+            &[(Held, Fate::StateLost), (Held, Fate::Stalled)],
+            Verdict::StateLost,
+        );
         check(&[(Held, Fate::Stalled)], Verdict::Stalled);
         check(&[(Shared, Fate::Slow)], Verdict::Stalled);
-        for fate in [Fate::Switched, Fate::Migrated, Fate::Kept, Fate::Served, Fate::Undrained] {
+        for fate in [
+            Fate::Switched,
+            Fate::Migrated,
+            Fate::Kept,
+            Fate::Served,
+            Fate::Undrained,
+        ] {
             check(&[(Held, fate)], Verdict::Seamless);
         }
     }
@@ -225,7 +248,10 @@ mod tests {
             client(Exposure::None, Fate::Dropped),
             client(Exposure::None, Fate::Kept),
         ]);
-        assert_eq!((found.verdict, found.collateral, found.hurt), (Verdict::Disrupted, 1, 1));
+        assert_eq!(
+            (found.verdict, found.collateral, found.hurt),
+            (Verdict::Disrupted, 1, 1)
+        );
     }
 
     #[test]

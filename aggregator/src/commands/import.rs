@@ -52,7 +52,11 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         let Format::Lab08 = args.format;
         let run_id = RunId::generate();
         let folder = import_lab08(file, run_id, &args.faults, &args.data)?;
-        output::note(format!("imported {} into {}", file.display(), folder.display()));
+        output::note(format!(
+            "imported {} into {}",
+            file.display(),
+            folder.display()
+        ));
         output::data(run_id);
     }
     Ok(Exit::Ok)

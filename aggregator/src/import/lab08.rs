@@ -338,8 +338,12 @@ fn samples_of(target: &Arc<TargetName>, proxy: &Proxy) -> Result<Vec<Sample>, La
             cause,
             error_code,
             sqlstate: None,
-            error: known(&probe.error)
-                .map(|text| text.chars().take(MAX_ERROR_CHARS).collect::<String>().into()),
+            error: known(&probe.error).map(|text| {
+                text.chars()
+                    .take(MAX_ERROR_CHARS)
+                    .collect::<String>()
+                    .into()
+            }),
             may_have_executed: !probe.success && outcome != Outcome::ConnectFailed,
             connection: Some(connection),
             connection_id: probe.connection_id.filter(|_| probe.success),
@@ -423,13 +427,20 @@ mod tests {
     }
 
     fn file(probes: &[String]) -> String {
-        format!(r#"{{"p": {{"endpoint": "h:1", "probes": [{}]}}}}"#, probes.join(","))
+        format!(
+            r#"{{"p": {{"endpoint": "h:1", "probes": [{}]}}}}"#,
+            probes.join(",")
+        )
     }
 
     #[test]
     fn times_are_exact_to_the_nanosecond() {
-        let run = take(&file(&[probe("1773200793.563029", "7.870541000000002", true)]))
-            .expect("a good file");
+        let run = take(&file(&[probe(
+            "1773200793.563029",
+            "7.870541000000002",
+            true,
+        )]))
+        .expect("a good file");
         let sample = &run.samples[0];
         assert_eq!(sample.finished.ns(), 1_773_200_793_563_029_000);
         assert_eq!(sample.started.ns(), 1_773_200_793_563_029_000 - 7_870_541);
@@ -446,7 +457,10 @@ mod tests {
         .expect("a good file");
         let slots: Vec<_> = run.samples.iter().map(|s| s.slot).collect();
         assert_eq!(slots, [0, 1, 2, 13]);
-        assert_eq!((run.ended.due, run.ended.sampled, run.ended.waited), (14, 4, 10));
+        assert_eq!(
+            (run.ended.due, run.ended.sampled, run.ended.waited),
+            (14, 4, 10)
+        );
         let connections: Vec<_> = run.samples.iter().map(|s| s.connection).collect();
         assert_eq!(connections, [Some(1), Some(1), Some(1), Some(2)]);
         assert_eq!(run.samples[2].outcome, Outcome::TimedOut);
@@ -480,7 +494,11 @@ mod tests {
     fn faults_are_read() {
         assert_eq!(
             "stop@10s=b0".parse(),
-            Ok(GivenFault { step: "stop".into(), after_ns: 10_000_000_000, backend: "b0".into() })
+            Ok(GivenFault {
+                step: "stop".into(),
+                after_ns: 10_000_000_000,
+                backend: "b0".into()
+            })
         );
         for wrong in ["stop", "stop@10s", "stop@10=b", "@1s=b", "stop@1s="] {
             assert!(wrong.parse::<GivenFault>().is_err(), "{wrong}");

@@ -1,7 +1,7 @@
 //! Numbers as people read them.
 //!
-//! A point is never printed where only an interval is known; lower bounds are
-//! rounded down and upper bounds up, to the millisecond.
+//! A point is never printed where only an interval is known. Everything is
+//! rounded to the nearest millisecond; the files keep the nanoseconds.
 
 use crate::analyse::latency::Value;
 use crate::analyse::stretch::MaxGap;
@@ -9,21 +9,9 @@ use crate::analyse::stretch::MaxGap;
 /// What is printed where there is no value.
 pub const NONE: &str = "-";
 
-/// Which way a number is rounded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Toward {
-    Nearest,
-    Down,
-    Up,
-}
-
-fn to_thousandths(ns: i64, unit_ns: i64, toward: Toward) -> i64 {
-    let step = unit_ns / 1_000;
-    match toward {
-        Toward::Nearest => ns.saturating_add(step / 2).div_euclid(step),
-        Toward::Down => ns.div_euclid(step),
-        Toward::Up => ns.saturating_add(step - 1).div_euclid(step),
-    }
+/// Milliseconds, to the nearest.
+fn to_ms(ns: i64) -> i64 {
+    ns.saturating_add(MS / 2).div_euclid(MS)
 }
 
 fn decimal(thousandths: i64) -> String {
@@ -32,24 +20,23 @@ fn decimal(thousandths: i64) -> String {
     format!("{sign}{}.{:03}", size / 1_000, size % 1_000)
 }
 
-const S: i64 = 1_000_000_000;
 const MS: i64 = 1_000_000;
 
 /// "11.515 s"
 pub fn seconds(ns: i64) -> String {
-    format!("{} s", decimal(to_thousandths(ns, S, Toward::Nearest)))
+    format!("{} s", decimal(to_ms(ns)))
 }
 
 /// "11.515", to the nearest.
 pub fn bare_seconds(ns: i64) -> String {
-    decimal(to_thousandths(ns, S, Toward::Nearest))
+    decimal(to_ms(ns))
 }
 
 /// "0.505..11.516 s", "≥0.505 s" if nothing bounds it from above.
 pub fn interval(lower_ns: i64, upper_ns: Option<i64>) -> String {
-    let lower = decimal(to_thousandths(lower_ns, S, Toward::Down));
+    let lower = decimal(to_ms(lower_ns));
     match upper_ns {
-        Some(upper) => format!("{lower}..{} s", decimal(to_thousandths(upper, S, Toward::Up))),
+        Some(upper) => format!("{lower}..{} s", decimal(to_ms(upper))),
         None => format!("≥{lower} s"),
     }
 }
@@ -58,12 +45,16 @@ pub fn interval(lower_ns: i64, upper_ns: Option<i64>) -> String {
 pub fn after(earliest_ns: i64, latest_ns: i64) -> String {
     let signed = |thousandths: i64| {
         let text = decimal(thousandths);
-        if thousandths < 0 { text } else { format!("+{text}") }
+        if thousandths < 0 {
+            text
+        } else {
+            format!("+{text}")
+        }
     };
-    let low = to_thousandths(earliest_ns, S, Toward::Down);
-    let high = to_thousandths(latest_ns, S, Toward::Up);
-    if earliest_ns == latest_ns || high - low <= 1 {
-        format!("{} s", signed(to_thousandths(earliest_ns.midpoint(latest_ns), S, Toward::Nearest)))
+    let low = to_ms(earliest_ns);
+    let high = to_ms(latest_ns);
+    if low == high {
+        format!("{} s", signed(low))
     } else {
         format!("{}..{} s", signed(low), signed(high))
     }
@@ -113,9 +104,10 @@ pub fn percent(share: Option<f64>) -> String {
             let rounded = format!("{:.1}", share * 100.0);
             if share < 1.0 && rounded == "100.0" {
                 // Not all: show as many digits as it takes.
-                let missing = (1.0 - share) * 100.0;
-                let digits = (-missing.log10()).ceil().clamp(1.0, 9.0) as usize;
-                format!("{:.digits$}", share * 100.0)
+                (2..=12)
+                    .map(|digits| format!("{:.digits$}", share * 100.0))
+                    .find(|text| !text.starts_with("100"))
+                    .unwrap_or_else(|| "<100".to_owned())
             } else {
                 rounded
             }
@@ -146,8 +138,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_are_rounded_outward() {
-        assert_eq!(interval(505_999_999, Some(11_515_000_001)), "0.505..11.516 s");
+    fn intervals_stay_intervals() {
+        assert_eq!(
+            interval(505_093_000, Some(11_516_401_000)),
+            "0.505..11.516 s"
+        );
         assert_eq!(interval(0, None), "≥0.000 s");
         assert_eq!(interval(1_000_000, Some(1_000_000)), "0.001..0.001 s");
     }

@@ -213,12 +213,18 @@ fn target(analysis: &Analysis, timeline: &Timeline, row: &Row) -> Json {
     put("connection_changes", held(row.changes.connections));
     put("session_changes", held(row.changes.sessions));
     put("backend_switches", json!(row.changes.backends));
-    put("backends", json!(names(&mut row.changes.all_backends.iter())));
+    put(
+        "backends",
+        json!(names(&mut row.changes.all_backends.iter())),
+    );
     put(
         "healthy_backends",
         json!(names(&mut row.changes.healthy_backends.iter())),
     );
-    put("healthy_backends_a_client", json!(row.healthy_backends_a_client));
+    put(
+        "healthy_backends_a_client",
+        json!(row.healthy_backends_a_client),
+    );
     put(
         "client_time_lost_s",
         json!({
@@ -228,7 +234,12 @@ fn target(analysis: &Analysis, timeline: &Timeline, row: &Row) -> Json {
     );
     put(
         "windows",
-        json!(row.windows.iter().map(|w| window(w, origin)).collect::<Vec<_>>()),
+        json!(
+            row.windows
+                .iter()
+                .map(|w| window(w, origin))
+                .collect::<Vec<_>>()
+        ),
     );
     put(
         "faults",

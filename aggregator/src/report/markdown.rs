@@ -13,7 +13,14 @@ pub fn render(report: &Report) -> String {
     let mut summary = Table::new(
         "",
         1,
-        &["target", "verdict", ">felt gap", ">own timeout", ">resolution", "clients"],
+        &[
+            "target",
+            "verdict",
+            ">felt gap",
+            ">own timeout",
+            ">resolution",
+            "clients",
+        ],
     );
     for h in &report.headlines {
         summary.rows.push(vec![
@@ -35,7 +42,10 @@ pub fn render(report: &Report) -> String {
     for one in &report.sections {
         section(one, &mut out);
     }
-    out.push_str(&format!("\n## Books, in slots\n\n{}\n", escape(&report.books)));
+    out.push_str(&format!(
+        "\n## Books, in slots\n\n{}\n",
+        escape(&report.books)
+    ));
     if !report.caveats.is_empty() {
         out.push_str("\n## Caveats\n\n");
         list(&report.caveats, &mut out);
@@ -53,7 +63,7 @@ fn section(section: &Section, out: &mut String) {
         events.rows.push(vec![
             event.at.clone(),
             event.after_fault.clone(),
-            event.text.clone(),
+            event.text(),
         ]);
     }
     if events.rows.is_empty() {
@@ -85,7 +95,12 @@ fn table(table: &Table, out: &mut String) {
         }
         out.push('\n');
     };
-    line(&mut table.columns.iter().map(|c| escape(&c.name)));
+    line(
+        &mut table
+            .columns
+            .iter()
+            .map(|c| escape(&c.name.replace("-\n", ""))),
+    );
     line(&mut table.columns.iter().map(|c| {
         match c.align {
             Align::Left => "---",

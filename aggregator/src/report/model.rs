@@ -12,8 +12,8 @@ use super::figures::{
 use super::table::Table;
 use crate::analyse::fate::Exposure;
 use crate::analyse::latency::Quantiles;
-use crate::analyse::row::{FaultRow, Row, Scope};
-use crate::analyse::run::{Analysis, Timeline};
+use crate::analyse::row::{FaultRow, Row, Scope, longest_key};
+use crate::analyse::run::{Analysis, Caveat, Timeline};
 use crate::analyse::verdict::Verdict;
 use crate::store::manifest::RunState;
 
@@ -37,6 +37,8 @@ pub struct Headline {
     pub target: String,
     /// The verdict, with the deadline where it matters.
     pub verdict: String,
+    /// The verdict's word alone.
+    pub word: String,
     /// How bad.
     pub tone: Tone,
     /// What the clients felt.
@@ -45,6 +47,8 @@ pub struct Headline {
     pub own_timeout: String,
     /// What lies between two probes of a client.
     pub resolution: String,
+    /// The same in seconds, without the unit.
+    pub resolution_s: String,
     /// Counts by fate and exposure.
     pub clients: String,
 }
@@ -58,8 +62,38 @@ pub struct Event {
     pub at: String,
     /// After the fault was asked for; empty before the first.
     pub after_fault: String,
+    /// Which clients; empty: all the same.
+    pub who: Vec<String>,
     /// What.
-    pub text: String,
+    pub what: String,
+}
+
+impl Event {
+    /// Who and what.
+    pub fn text(&self) -> String {
+        if self.who.is_empty() {
+            self.what.clone()
+        } else {
+            format!("{}: {}", self.who.join(", "), self.what)
+        }
+    }
+}
+
+/// What happened to several kinds of clients at one time is one event.
+fn joined(events: Vec<Event>) -> Vec<Event> {
+    let mut joined: Vec<Event> = Vec::new();
+    for event in events {
+        let same = joined
+            .iter_mut()
+            .rev()
+            .take_while(|e| e.at == event.at)
+            .find(|e| e.what == event.what && e.after_fault == event.after_fault);
+        match same {
+            Some(known) => known.who.extend(event.who),
+            None => joined.push(event),
+        }
+    }
+    joined
 }
 
 /// All about one target.
@@ -84,6 +118,8 @@ pub struct Report {
     pub title: String,
     /// Facts about the run.
     pub facts: Vec<String>,
+    /// The deadline, as text.
+    pub deadline: String,
     /// One for each target.
     pub headlines: Vec<Headline>,
     /// Main table, latencies, faults.
@@ -147,6 +183,7 @@ pub fn report(analysis: &Analysis) -> Report {
     Report {
         title: format!("run {}  {}", manifest.run_id, plan.scenario),
         facts,
+        deadline: deadline.clone(),
         headlines: targets
             .iter()
             .map(|target| headline(analysis, target, &deadline))
@@ -162,17 +199,40 @@ pub fn report(analysis: &Analysis) -> Report {
         method: method(&deadline),
         sections: targets
             .iter()
-            .map(|target| section(analysis, target))
+            .map(|target| section(analysis, &targets, target))
             .collect(),
         books: books(analysis),
         books_balance: analysis.conservation.is_balanced,
-        caveats: analysis
-            .caveats
-            .iter()
-            .filter(|caveat| caveat.target.is_none())
-            .map(|caveat| caveat.text.clone())
-            .collect(),
+        caveats: run_caveats(analysis, &targets),
     }
+}
+
+/// Whether every one of several targets has this caveat: then it is said once.
+fn is_common(analysis: &Analysis, targets: &[&TargetName], caveat: &Caveat) -> bool {
+    targets.len() > 1
+        && targets.iter().all(|target| {
+            analysis
+                .caveats
+                .iter()
+                .any(|c| c.target.as_ref() == Some(*target) && c.text == caveat.text)
+        })
+}
+
+fn run_caveats(analysis: &Analysis, targets: &[&TargetName]) -> Vec<String> {
+    let mut texts: Vec<String> = Vec::new();
+    for caveat in &analysis.caveats {
+        let text = if caveat.target.is_none() {
+            caveat.text.clone()
+        } else if is_common(analysis, targets, caveat) {
+            format!("all targets, {}", caveat.text)
+        } else {
+            continue;
+        };
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    texts
 }
 
 fn method(deadline: &str) -> Vec<String> {
@@ -182,8 +242,11 @@ fn method(deadline: &str) -> Vec<String> {
              answered at all; both of the whole run, then of the time before the first fault."
         ),
         "max gap: longest time a client went without an answer, from answer to answer. outage: how \
-         long the service can have been out, at least..at most, rounded outward. own timeout: part \
-         of the longest outage spent in the client's own timeouts. ≥: not over at the end of the \
+         long the service can have been out, at least..at most. own timeout: part \
+         of the longest outage spent in the client's own timeouts. somebody hurt, nobody served: \
+         the longest outage of at least one client, and of all clients of the row at once; more \
+         clients make the first longer and the second shorter. client-time lost: all clients' \
+         outages added up. ≥: not over at the end of the \
          data, or begun before it. ?: part of it was not watched."
             .to_owned(),
         "quantiles by nearest rank. latency: answered probes, from begin to end. response: all due \
@@ -291,16 +354,12 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
         .map(|(_, row)| row)
         .filter(|row| &row.target == target)
         .collect();
-    let resolution = rows
-        .iter()
-        .map(|row| row.interval_ns)
-        .max()
-        .map_or(NONE.to_owned(), short);
     let worst = rows
         .iter()
         .flat_map(|row| row.faults.iter().map(move |fault| (*row, fault)))
         .min_by_key(|(_, fault)| (fault.judgement.verdict, std::cmp::Reverse(fault.gap.ns)));
     let Some((row, fault)) = worst else {
+        let widest = rows.iter().map(|row| row.interval_ns).max();
         let max = rows
             .iter()
             .map(|row| row.max_gap)
@@ -314,21 +373,28 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
             .unwrap_or(0);
         let answered = rows.iter().any(|row| row.slots.all.ok > 0);
         let hurt = rows.iter().any(|row| row.client_windows().next().is_some());
+        let word = match (answered, hurt) {
+            (false, _) => "no answer at all",
+            (true, true) => "hurt, no fault",
+            (true, false) => "no fault",
+        };
         return Headline {
             target: target.to_string(),
-            verdict: match (answered, hurt) {
-                (false, _) => "no answer at all".to_owned(),
-                (true, true) => "no fault, yet hurt".to_owned(),
-                (true, false) => "no fault".to_owned(),
-            },
+            verdict: word.to_owned(),
+            word: word.to_owned(),
             tone: match (answered, hurt) {
                 (false, _) => Tone::Bad,
                 (true, true) => Tone::Warning,
                 (true, false) => Tone::Plain,
             },
             gap: gap(max),
-            own_timeout: if own > 0 { seconds(own) } else { NONE.to_owned() },
-            resolution,
+            own_timeout: if own > 0 {
+                seconds(own)
+            } else {
+                NONE.to_owned()
+            },
+            resolution: widest.map_or(NONE.to_owned(), short),
+            resolution_s: widest.map_or(NONE.to_owned(), unitless_seconds),
             clients: format!("{} clients", rows.iter().map(|r| r.clients).sum::<usize>()),
         };
     };
@@ -346,16 +412,26 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
     Headline {
         target: target.to_string(),
         verdict: verdict_words(fault, deadline),
+        word: fault.judgement.verdict.as_str().to_owned(),
         tone: tone(fault.judgement.verdict),
-        gap: if tested { gap(fault.gap) } else { NONE.to_owned() },
+        gap: if tested {
+            gap(fault.gap)
+        } else {
+            NONE.to_owned()
+        },
         own_timeout: if fault.own_timeout_ns > 0 {
             seconds(fault.own_timeout_ns)
         } else {
             NONE.to_owned()
         },
-        resolution,
+        resolution: short(row.interval_ns),
+        resolution_s: unitless_seconds(row.interval_ns),
         clients,
     }
+}
+
+fn unitless_seconds(ns: i64) -> String {
+    (ns as f64 / 1e9).to_string()
 }
 
 /// "reused", "reused patient"
@@ -386,21 +462,23 @@ fn main_table(analysis: &Analysis) -> Table {
             ">due",
             ">probed",
             ">ok",
-            ">answered %",
-            ">available %",
-            ">healthy %",
-            ">avg ms",
-            ">p50 ms",
-            ">p99 ms",
-            ">max ms",
-            ">conn. changes",
-            ">session ch.",
-            ">backend sw.",
-            ">max gap",
+            ">answered\n%",
+            ">avail-\nable %",
+            ">healthy\navail. %",
+            ">avg\nms",
+            ">p50\nms",
+            ">p99\nms",
+            ">max\nms",
+            ">connection\nchanges",
+            ">session\nchanges",
+            ">backend\nswitches",
+            ">max\ngap",
             ">outages",
-            ">longest outage",
-            ">own timeout",
-            ">client-time lost",
+            ">longest\noutage",
+            ">own\ntimeout",
+            ">somebody\nhurt",
+            ">nobody\nserved",
+            ">client-time\nlost",
         ],
     );
     for (_, row) in &analysis.rows {
@@ -438,7 +516,10 @@ fn main_table(analysis: &Analysis) -> Table {
             longest.map_or(NONE.to_owned(), |w| interval(w.lower_ns, w.upper_ns)),
             longest
                 .and_then(|w| w.own_timeout_ns)
+                .filter(|ns| *ns > 0)
                 .map_or(NONE.to_owned(), seconds),
+            merged_words(row, Scope::Any),
+            merged_words(row, Scope::All),
             longest.map_or(NONE.to_owned(), |_| {
                 interval(row.client_time_lost.0, row.client_time_lost.1)
             }),
@@ -448,10 +529,19 @@ fn main_table(analysis: &Analysis) -> Table {
     table
 }
 
+/// The longest outage over a row's clients; of one client it is its own.
+fn merged_words(row: &Row, scope: Scope) -> String {
+    row.windows
+        .iter()
+        .filter(|w| w.scope == scope)
+        .max_by_key(|w| longest_key(w))
+        .map_or(NONE.to_owned(), |w| interval(w.lower_ns, w.upper_ns))
+}
+
 fn fault_table(analysis: &Analysis, deadline: &str) -> Table {
     let mut table = Table::new(
         "Verdicts",
-        2,
+        3,
         &[
             "target",
             "style",
@@ -463,7 +553,7 @@ fn fault_table(analysis: &Analysis, deadline: &str) -> Table {
             ">hurt",
             ">gap",
             ">outage",
-            ">own timeout",
+            ">own\ntimeout",
             "fates",
         ],
     );
@@ -486,7 +576,11 @@ fn fault_table(analysis: &Analysis, deadline: &str) -> Table {
                         + fault.judgement.exposed(Exposure::Unmeasured),
                 ),
                 count(fault.judgement.hurt),
-                if tested { gap(fault.gap) } else { NONE.to_owned() },
+                if tested {
+                    gap(fault.gap)
+                } else {
+                    NONE.to_owned()
+                },
                 fault
                     .outage
                     .map_or(NONE.to_owned(), |(lower, upper)| interval(lower, upper)),
@@ -508,8 +602,21 @@ fn latency_table(analysis: &Analysis) -> Table {
         "Latency and response, ms",
         3,
         &[
-            "target", "style", "part", ">probes", ">avg", ">p50", ">p90", ">p99", ">p99.9", ">max",
-            ">slots", ">resp. p50", ">resp. p90", ">resp. p99", ">resp. max",
+            "target",
+            "style",
+            "part",
+            ">probes",
+            ">avg",
+            ">p50",
+            ">p90",
+            ">p99",
+            ">p99.9",
+            ">max",
+            ">slots",
+            ">response\np50",
+            ">p90",
+            ">p99",
+            ">max",
         ],
     );
     for (_, row) in &analysis.rows {
@@ -551,12 +658,14 @@ fn latency_table(analysis: &Analysis) -> Table {
 /// Most events listed for a target; what is left out is said.
 const MAX_EVENTS: usize = 60;
 
-fn section(analysis: &Analysis, target: &TargetName) -> Section {
+fn section(analysis: &Analysis, targets: &[&TargetName], target: &TargetName) -> Section {
     let mut events = Vec::new();
     let mut errors = Table::new(
         "errors",
         1,
-        &["style", "outcome", "cause", ">code", ">probes", ">first", ">last"],
+        &[
+            "style", "outcome", "cause", ">code", ">probes", ">first", ">last",
+        ],
     );
     let mut first_of_target: BTreeMap<usize, ()> = BTreeMap::new();
     for (timeline_index, row) in &analysis.rows {
@@ -582,6 +691,7 @@ fn section(analysis: &Analysis, target: &TargetName) -> Section {
         }
     }
     events.sort_by_key(|event: &Event| event.at_ns);
+    let mut events = joined(events);
     if events.len() > MAX_EVENTS {
         let left = events.len() - MAX_EVENTS;
         events.truncate(MAX_EVENTS);
@@ -590,7 +700,8 @@ fn section(analysis: &Analysis, target: &TargetName) -> Section {
             at_ns: last,
             at: String::new(),
             after_fault: String::new(),
-            text: format!("… and {left} more; see windows.parquet and fates.parquet"),
+            who: Vec::new(),
+            what: format!("… and {left} more; see windows.parquet and fates.parquet"),
         });
     }
     let address = analysis
@@ -609,13 +720,14 @@ fn section(analysis: &Analysis, target: &TargetName) -> Section {
             .caveats
             .iter()
             .filter(|caveat| caveat.target.as_ref() == Some(target))
+            .filter(|caveat| !is_common(analysis, targets, caveat))
             .map(|caveat| caveat.text.clone())
             .collect(),
     }
 }
 
 /// An event at an agent's time, related to the newest fault before it.
-fn event(timeline: &Timeline, at_ns: i64, text: String) -> Event {
+fn event(timeline: &Timeline, at_ns: i64, who: &str, what: String) -> Event {
     let asked = timeline
         .faults
         .iter()
@@ -624,14 +736,18 @@ fn event(timeline: &Timeline, at_ns: i64, text: String) -> Event {
         .max_by_key(|asked| asked.earliest_ns);
     Event {
         at_ns: at_ns.saturating_sub(timeline.origin_ns),
-        at: format!("{} s", bare_seconds(at_ns.saturating_sub(timeline.origin_ns))),
+        at: format!(
+            "{} s",
+            bare_seconds(at_ns.saturating_sub(timeline.origin_ns))
+        ),
         after_fault: asked.map_or(String::new(), |asked| {
             after(
                 at_ns.saturating_sub(asked.latest_ns),
                 at_ns.saturating_sub(asked.earliest_ns),
             )
         }),
-        text,
+        who: vec![who.to_owned()],
+        what,
     }
 }
 
@@ -649,9 +765,13 @@ fn fault_events(analysis: &Analysis, timeline: &Timeline, named: bool, events: &
         let origin = timeline.origin_ns;
         events.push(Event {
             at_ns: times.asked.earliest_ns.saturating_sub(origin),
-            at: format!("{} s", bare_seconds(times.asked.earliest_ns.saturating_sub(origin))),
+            at: format!(
+                "{} s",
+                bare_seconds(times.asked.earliest_ns.saturating_sub(origin))
+            ),
             after_fault: String::new(),
-            text: format!("fault {} asked for: {name}{by}", fault.id),
+            who: Vec::new(),
+            what: format!("fault {} asked for: {name}{by}", fault.id),
         });
         for (what, span) in times.seen {
             let Some(span) = span else { continue };
@@ -662,7 +782,8 @@ fn fault_events(analysis: &Analysis, timeline: &Timeline, named: bool, events: &
                     span.earliest_ns.saturating_sub(times.asked.latest_ns),
                     span.latest_ns.saturating_sub(times.asked.earliest_ns),
                 ),
-                text: format!("witness of fault {}: {what}", fault.id),
+                who: Vec::new(),
+                what: format!("witness of fault {}: {what}", fault.id),
             });
         }
     }
@@ -670,34 +791,47 @@ fn fault_events(analysis: &Analysis, timeline: &Timeline, named: bool, events: &
 
 fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut Vec<Event>) {
     let who = client_words(row);
-    let mut say = |at_ns: i64, text: String| events.push(event(timeline, at_ns, text));
+    let mut say = |at_ns: i64, what: String| events.push(event(timeline, at_ns, &who, what));
     for fault in &row.faults {
         if let Some((begun, known)) = fault.first_bad {
-            say(begun, format!("{who}: first bad probe begins"));
+            say(begun, "first bad probe begins".to_owned());
             if known > begun {
-                say(known, format!("{who}: first bad probe is known to be bad"));
+                say(known, "first bad probe is known to be bad".to_owned());
             }
         }
-        if let Some(at) = fault.first_from_survivor {
-            say(at, format!("{who}: first answer from another backend to a held client"));
+        let is_switch = |at: i64| {
+            row.healthy_backends_a_client <= 1
+                && row
+                    .switches
+                    .values()
+                    .any(|s| s.first_ns == at || s.last_ns == at)
+        };
+        if let Some(at) = fault.first_from_survivor.filter(|at| !is_switch(*at)) {
+            say(
+                at,
+                "first answer from another backend to a held client".to_owned(),
+            );
         }
         if let Some(at) = fault.last_from_subject
             && at >= fault.asked.earliest_ns
             && (fault.judgement.exposed(Exposure::Held) + fault.judgement.exposed(Exposure::Shared)
                 > 0)
         {
-            say(at, format!("{who}: last answer from the subject of fault {}", fault.fault));
+            say(
+                at,
+                format!("last answer from the subject of fault {}", fault.fault),
+            );
         }
         if let Some(at) = fault.last_connect_to_subject {
-            say(at, format!("{who}: last new connection that led to the subject"));
+            say(at, "last new connection that led to the subject".to_owned());
         }
         if let Some(at) = fault.all_back {
             let hurt = fault.judgement.hurt;
             say(
                 at,
                 match hurt {
-                    1 => format!("{who}: the hurt client is back"),
-                    n => format!("{who}: all {n} hurt clients are back"),
+                    1 => "the hurt client is back".to_owned(),
+                    n => format!("all {n} hurt clients are back"),
                 },
             );
         } else if fault.judgement.hurt > 0 {
@@ -713,42 +847,40 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
                 .filter_map(|w| w.first_bad_ns)
                 .max();
             if let (Some(at), true) = (end, lost > 0) {
-                say(at, format!("{who}: {lost} clients are not back within the horizon"));
+                say(
+                    at,
+                    format!("{lost} clients are not back within the horizon"),
+                );
             }
         }
     }
     if row.healthy_backends_a_client <= 1 {
         for ((from, to), switches) in &row.switches {
             let (from, to) = (analysis.names.word(*from), analysis.names.word(*to));
-            let text = |which: &str| format!("{who}: {which} answer from {to} instead of {from}");
+            let text = |which: &str| format!("{which} answer from {to} instead of {from}");
             if switches.count == 1 {
                 say(switches.first_ns, text("switch:"));
             } else {
-                say(switches.first_ns, text(&format!("first of {} switches:", switches.count)));
+                say(
+                    switches.first_ns,
+                    text(&format!("first of {} switches:", switches.count)),
+                );
                 say(switches.last_ns, text("last switch:"));
             }
         }
     }
     for window in &row.windows {
-        if let (Scope::All, Some(from)) = (window.scope, window.from_ns)
-            && row.clients > 1
-        {
-            say(
-                from,
-                format!(
-                    "{who}: from here nobody of {} clients is served for {}",
-                    row.clients,
-                    interval(window.lower_ns, window.upper_ns)
-                ),
-            );
-        }
-        if let (Scope::Client(_), None, Some(at)) = (window.scope, window.fault, window.first_bad_ns)
-            && !row.faults.iter().any(|f| f.first_bad.is_some_and(|b| b.0 == at))
+        if let (Scope::Client(_), None, Some(at)) =
+            (window.scope, window.fault, window.first_bad_ns)
+            && !row
+                .faults
+                .iter()
+                .any(|f| f.first_bad.is_some_and(|b| b.0 == at))
         {
             say(
                 at,
                 format!(
-                    "{who}: an outage outside every fault begins: {} bad, {} late probes, {}",
+                    "an outage outside every fault begins: {} bad, {} late probes, {}",
                     window.bad,
                     window.late,
                     interval(window.lower_ns, window.upper_ns)
@@ -775,6 +907,10 @@ fn books(analysis: &Analysis) -> String {
         c.absent,
         c.stored,
         c.in_spools,
-        if c.is_balanced { "" } else { ": THIS DOES NOT BALANCE" }
+        if c.is_balanced {
+            ""
+        } else {
+            ": THIS DOES NOT BALANCE"
+        }
     )
 }

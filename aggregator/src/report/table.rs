@@ -16,7 +16,7 @@ pub enum Align {
 /// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Its heading.
+    /// Its heading, of one line or two.
     pub name: String,
     /// Where its cells stand.
     pub align: Align,
@@ -80,7 +80,7 @@ impl Table {
                 self.rows
                     .iter()
                     .map(|row| width(&row[at]))
-                    .chain([width(&column.name)])
+                    .chain(column.name.lines().map(width))
                     .max()
                     .unwrap_or(0)
             })
@@ -176,7 +176,12 @@ mod tests {
     #[test]
     fn columns_that_do_not_fit_go_below() {
         let mut table = Table::new("t", 1, &["name", ">one", ">two", ">three"]);
-        table.rows.push(vec!["x".repeat(10), "1".repeat(10), "2".repeat(10), "3".into()]);
+        table.rows.push(vec![
+            "x".repeat(10),
+            "1".repeat(10),
+            "2".repeat(10),
+            "3".into(),
+        ]);
         assert_eq!(table.blocks(80), [[0, 1, 2, 3]]);
         assert_eq!(table.blocks(24), [vec![0, 1], vec![0, 2], vec![0, 3]]);
         assert_eq!(table.blocks(1), [vec![0, 1], vec![0, 2], vec![0, 3]]);
@@ -185,7 +190,9 @@ mod tests {
     #[test]
     fn empty_columns_are_dropped() {
         let mut table = Table::new("t", 1, &["name", "a", "b"]);
-        table.rows.push(vec![String::new(), String::new(), "1".into()]);
+        table
+            .rows
+            .push(vec![String::new(), String::new(), "1".into()]);
         let table = table.without_empty_columns();
         assert_eq!(table.columns.len(), 2);
         assert_eq!(table.rows[0], ["", "1"]);

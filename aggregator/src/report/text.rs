@@ -15,6 +15,9 @@ pub struct Layout {
 /// Narrower than that nothing can be laid out.
 pub const MIN_WIDTH: usize = 60;
 
+/// Room for counts in a headline before a target's name is cut.
+const MIN_COUNTS: usize = 18;
+
 /// Lays out a report.
 pub fn render(report: &Report, layout: Layout) -> String {
     let mut page = Page {
@@ -27,7 +30,7 @@ pub fn render(report: &Report, layout: Layout) -> String {
         page.para("  ", fact);
     }
     page.blank();
-    page.headlines(&report.headlines);
+    page.headlines(&report.headlines, &report.deadline);
     for table in &report.tables {
         page.blank();
         page.table(table);
@@ -95,53 +98,89 @@ impl Page {
         }
     }
 
-    fn headlines(&mut self, headlines: &[Headline]) {
-        let names = ["target", "verdict", "felt gap", "own timeout", "resolution", "clients"];
-        let cells = |h: &Headline| {
-            [
-                h.target.clone(),
-                h.verdict.clone(),
-                h.gap.clone(),
-                h.own_timeout.clone(),
-                h.resolution.clone(),
-            ]
-        };
-        // Long headings on two lines leave room for the counts.
-        let heads: Vec<[&str; 2]> = vec![
-            ["", names[0]],
-            ["", names[1]],
+    /// One line a target. Where that does not fit, units and the deadline move
+    /// into the headings; counts that still do not fit go on below themselves.
+    fn headlines(&mut self, headlines: &[Headline], deadline: &str) {
+        let unitless = |text: &str| text.strip_suffix(" s").unwrap_or(text).to_owned();
+        let at_deadline = format!("at {deadline}");
+        let wide: Vec<[String; 5]> = headlines
+            .iter()
+            .map(|h| {
+                [
+                    h.target.clone(),
+                    h.verdict.clone(),
+                    h.gap.clone(),
+                    h.own_timeout.clone(),
+                    h.resolution.clone(),
+                ]
+            })
+            .collect();
+        let wide_heads = [
+            ["", "target"],
+            ["", "verdict"],
             ["felt", "gap"],
             ["own", "timeout"],
-            ["reso-", "lution"],
+            ["resolu-", "tion"],
         ];
-        let rooms: Vec<usize> = (0..5)
-            .map(|at| {
-                headlines
-                    .iter()
-                    .map(|h| width(&cells(h)[at]))
-                    .chain(heads[at].iter().map(|head| width(head)))
-                    .max()
-                    .unwrap_or(0)
+        let narrow: Vec<[String; 5]> = headlines
+            .iter()
+            .map(|h| {
+                [
+                    h.target.clone(),
+                    h.word.clone(),
+                    unitless(&h.gap),
+                    unitless(&h.own_timeout),
+                    h.resolution_s.clone(),
+                ]
             })
-            .map(|room| room.min(self.width / 3))
             .collect();
+        let narrow_heads = [
+            ["", "target"],
+            ["verdict", &*at_deadline],
+            ["felt", "gap s"],
+            ["own", "t/o s"],
+            ["res.", "s"],
+        ];
+        let rooms = |cells: &[[String; 5]], heads: &[[&str; 2]; 5]| -> Vec<usize> {
+            (0..5)
+                .map(|at| {
+                    let of_cells = cells.iter().map(|row| width(&row[at]));
+                    let of_heads = heads[at].iter().map(|head| width(head));
+                    of_cells.chain(of_heads).max().unwrap_or(0)
+                })
+                .collect()
+        };
+        let longest = headlines
+            .iter()
+            .map(|h| width(&h.clients))
+            .max()
+            .unwrap_or(0);
+        let needed = |rooms: &[usize]| rooms.iter().sum::<usize>() + GAP * rooms.len();
+        let wide_rooms = rooms(&wide, &wide_heads);
+        let (cells, heads, mut rooms) = if needed(&wide_rooms) + longest <= self.width {
+            (wide, wide_heads, wide_rooms)
+        } else {
+            let rooms = rooms(&narrow, &narrow_heads);
+            (narrow, narrow_heads, rooms)
+        };
+        // A name may take up to 64 cells; the counts need some as well.
+        let excess = (needed(&rooms) + MIN_COUNTS).saturating_sub(self.width);
+        rooms[0] = rooms[0].saturating_sub(excess).max(8);
+        let used = needed(&rooms);
         let align = |at: usize| if at < 2 { Align::Left } else { Align::Right };
-        let used: usize = rooms.iter().sum::<usize>() + GAP * rooms.len();
-        for line in 0..2 {
+        for (line, last) in [(0, ""), (1, "clients")] {
             let mut text = String::new();
-            for (at, room) in rooms.iter().enumerate() {
-                text.push_str(&pad(heads[at][line], *room, align(at)));
+            for ((at, room), head) in rooms.iter().enumerate().zip(&heads) {
+                text.push_str(&pad(head[line], *room, align(at)));
                 text.push_str("  ");
             }
-            if line == 1 {
-                text.push_str(names[5]);
-            }
+            text.push_str(last);
             let text = self.painted(text.trim_end(), "2");
             self.line(&text);
         }
-        for headline in headlines {
+        for (headline, cells) in headlines.iter().zip(&cells) {
             let mut text = String::new();
-            for (at, cell) in cells(headline).iter().enumerate() {
+            for (at, cell) in cells.iter().enumerate() {
                 let padded = pad(&cut(cell, rooms[at]), rooms[at], align(at));
                 if at == 1 {
                     text.push_str(&self.painted(&padded, tone_code(headline.tone)));
@@ -150,20 +189,14 @@ impl Page {
                 }
                 text.push_str("  ");
             }
-            let room = self.width.saturating_sub(used);
-            if room >= width(&headline.clients) || room >= 24 {
-                // Counts that do not fit go on below, under themselves.
-                for (at, line) in wrap(&headline.clients, room).iter().enumerate() {
-                    if at == 0 {
-                        text.push_str(line);
-                        self.line(&text);
-                    } else {
-                        self.line(&format!("{}{line}", " ".repeat(used)));
-                    }
+            let room = self.width.saturating_sub(used).max(1);
+            for (at, line) in wrap(&headline.clients, room).iter().enumerate() {
+                if at == 0 {
+                    text.push_str(line);
+                    self.line(&text);
+                } else {
+                    self.line(&format!("{}{line}", " ".repeat(used)));
                 }
-            } else {
-                self.line(&text);
-                self.para("    ", &headline.clients);
             }
         }
     }
@@ -185,8 +218,21 @@ impl Page {
                 .map(|at| widths[*at] + GAP)
                 .sum();
             let last_room = self.width.saturating_sub(before).max(1);
-            let head: Vec<&str> = block.iter().map(|at| &*table.columns[*at].name).collect();
-            self.cells(table, block, &widths, &head, last_room, "2");
+            let lines = |at: usize| table.columns[at].name.lines().count();
+            let height = block.iter().map(|at| lines(*at)).max().unwrap_or(1);
+            for line in 0..height {
+                // Short headings stand on the last line.
+                let head: Vec<&str> = block
+                    .iter()
+                    .map(|at| {
+                        let skip = height - lines(*at);
+                        line.checked_sub(skip)
+                            .and_then(|own| table.columns[*at].name.lines().nth(own))
+                            .unwrap_or("")
+                    })
+                    .collect();
+                self.cells(table, block, &widths, &head, last_room, "2");
+            }
             for row in &table.rows {
                 let cells: Vec<&str> = block.iter().map(|at| &*row[*at]).collect();
                 self.cells(table, block, &widths, &cells, last_room, "");
@@ -240,7 +286,12 @@ impl Page {
         if section.events.is_empty() {
             self.line("  nothing happened");
         } else {
-            let at_room = section.events.iter().map(|e| width(&e.at)).max().unwrap_or(0);
+            let at_room = section
+                .events
+                .iter()
+                .map(|e| width(&e.at))
+                .max()
+                .unwrap_or(0);
             let after_room = section
                 .events
                 .iter()
@@ -255,7 +306,7 @@ impl Page {
                 }
                 lead.push_str("  ");
                 let indent = width(&lead);
-                for (at, line) in wrap(&event.text, self.width - indent).iter().enumerate() {
+                for (at, line) in wrap(&event.text(), self.width - indent).iter().enumerate() {
                     if at == 0 {
                         self.line(&format!("{lead}{line}"));
                     } else {

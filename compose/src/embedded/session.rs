@@ -4,20 +4,30 @@
 //! The state is what a server keeps for a connection: default database, user
 //! variables, session variables, prepared statements, an open transaction.
 
+mod eval;
+mod prepared;
+mod value;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mysql_common::constants::{ColumnType, StatusFlags};
 
-use super::sql::{Assignment, Expr, Function, Parsed, Select, Statement, parse};
-use super::wire::{Outbox, Reader, SqlError, put_lenenc, put_text};
+use self::eval::{SESSION_VARIABLES, unknown_variable};
+use self::prepared::{Prepared, bind};
+use self::value::{Value, put_binary_row, put_text_row};
+use super::sql::{Assignment, Parsed, Select, Statement, parse};
+use super::wire::{Outbox, Reader, SqlError, put_lenenc};
 
 /// Longest single sleep; a longer one is cut.
 const MAX_SLEEP: Duration = Duration::from_secs(24 * 3600);
 /// Bounds on what one session may hold.
-const MAX_USER_VARIABLES: usize = 1024;
+const MAX_USER_VARIABLES: usize = 256;
+const MAX_USER_VARIABLE_BYTES: usize = 64 << 10;
 const MAX_PREPARED: usize = 1024;
+const MAX_PREPARED_BYTES: usize = 64 << 10;
+/// Longest value an expression may have.
 const MAX_VALUE_BYTES: usize = 1 << 24;
 
 /// Which table answers the question for a server's global variables.
@@ -42,49 +52,6 @@ pub(crate) struct Facts {
     pub(crate) read_only: AtomicBool,
 }
 
-/// A value.
-#[derive(Debug, Clone, PartialEq)]
-enum Value {
-    Null,
-    Int(i64),
-    Float(f64),
-    Text(Vec<u8>),
-}
-
-impl Value {
-    fn column_type(&self) -> ColumnType {
-        match self {
-            Self::Int(_) => ColumnType::MYSQL_TYPE_LONGLONG,
-            Self::Float(_) => ColumnType::MYSQL_TYPE_DOUBLE,
-            Self::Null | Self::Text(_) => ColumnType::MYSQL_TYPE_VAR_STRING,
-        }
-    }
-
-    /// Appends the value as text; false if it is null.
-    fn write(&self, out: &mut Vec<u8>) -> bool {
-        use std::io::Write as _;
-        match self {
-            Self::Null => return false,
-            Self::Int(number) => write!(out, "{number}").expect("a vector takes all"),
-            Self::Float(number) => write!(out, "{number}").expect("a vector takes all"),
-            Self::Text(text) => out.extend_from_slice(text),
-        }
-        true
-    }
-
-    fn seconds(&self) -> Duration {
-        let seconds = match self {
-            Self::Null => 0.0,
-            Self::Int(number) => *number as f64,
-            Self::Float(number) => *number,
-            Self::Text(text) => String::from_utf8_lossy(text).trim().parse().unwrap_or(0.0),
-        };
-        Duration::try_from_secs_f64(seconds.max(0.0))
-            .unwrap_or(MAX_SLEEP)
-            .min(MAX_SLEEP)
-    }
-}
-
 /// What has to be done once a command was handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
@@ -96,16 +63,6 @@ pub(crate) enum After {
     Kill { id: u64 },
     /// Send the answer, if any, and close this connection.
     Close,
-}
-
-/// A prepared statement.
-#[derive(Debug)]
-struct Prepared {
-    parsed: Parsed,
-    /// Types of the parameters, as last bound.
-    types: Vec<(u8, bool)>,
-    /// Sent ahead by COM_STMT_SEND_LONG_DATA.
-    long: HashMap<usize, Vec<u8>>,
 }
 
 /// The last text query and its parse, so that a repeated probe is parsed once.
@@ -128,35 +85,6 @@ pub(crate) struct Session<'a> {
     prepared: HashMap<u32, Prepared>,
     last_statement: u32,
     known: Option<Known>,
-}
-
-/// Session variables that may be set, with what they are at first.
-const SESSION_VARIABLES: &[(&str, &str)] = &[
-    ("autocommit", "1"),
-    ("character_set_client", "utf8mb4"),
-    ("character_set_connection", "utf8mb4"),
-    ("character_set_results", "utf8mb4"),
-    ("collation_connection", "utf8mb4_general_ci"),
-    ("foreign_key_checks", "1"),
-    ("innodb_lock_wait_timeout", "50"),
-    ("interactive_timeout", "28800"),
-    ("lock_wait_timeout", "86400"),
-    ("max_execution_time", "0"),
-    ("max_statement_time", "0"),
-    ("net_read_timeout", "30"),
-    ("net_write_timeout", "60"),
-    ("sql_mode", ""),
-    ("sql_select_limit", "18446744073709551615"),
-    ("time_zone", "SYSTEM"),
-    ("transaction_isolation", "REPEATABLE-READ"),
-    ("tx_isolation", "REPEATABLE-READ"),
-    ("unique_checks", "1"),
-    ("wait_timeout", "28800"),
-];
-
-fn unknown_variable(name: &str) -> SqlError {
-    let name: String = name.chars().take(80).collect();
-    SqlError::new(1193, "HY000", format!("Unknown system variable '{name}'"))
 }
 
 fn malformed() -> SqlError {
@@ -238,11 +166,12 @@ impl<'a> Session<'a> {
             0x1A => {
                 // COM_STMT_RESET
                 let id = u32::from_le_bytes(Reader(body).array().ok_or_else(malformed)?);
-                self.prepared
+                let prepared = self
+                    .prepared
                     .get_mut(&id)
-                    .ok_or_else(|| unknown_statement(id, "mysqld_stmt_reset"))?
-                    .long
-                    .clear();
+                    .ok_or_else(|| unknown_statement(id, "mysqld_stmt_reset"))?;
+                prepared.long.clear();
+                prepared.long_lost = false;
             }
             0x1F => {
                 // COM_RESET_CONNECTION: all but the default database.
@@ -380,6 +309,12 @@ impl<'a> Session<'a> {
             )),
             Assignment::User(name, expr) => {
                 let (value, sleep) = self.eval(expr, params)?;
+                let long =
+                    matches!(&value, Value::Text(text) if text.len() > MAX_USER_VARIABLE_BYTES);
+                if name.len() > 64 || long {
+                    let message = "The user variable's name or value is too long for this server";
+                    return Err(SqlError::new(1105, "HY000", message));
+                }
                 if self.user_variables.len() >= MAX_USER_VARIABLES
                     && !self.user_variables.contains_key(name)
                 {
@@ -426,132 +361,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn system_variable(&self, name: &str) -> Result<Value, SqlError> {
-        if let Some(value) = self.session_variables.get(name) {
-            return Ok(value.clone());
-        }
-        if let Some(value) = self.global_variable(name) {
-            return Ok(value);
-        }
-        let (_, value) = SESSION_VARIABLES
-            .iter()
-            .find(|(known, _)| *known == name)
-            .ok_or_else(|| unknown_variable(name))?;
-        Ok(value
-            .parse()
-            .map_or_else(|_| Value::Text(value.as_bytes().to_vec()), Value::Int))
-    }
-
-    fn global_variable(&self, name: &str) -> Option<Value> {
-        let text = |text: &str| Value::Text(text.as_bytes().to_vec());
-        Some(match name {
-            "hostname" => text(&self.facts.hostname),
-            "port" => Value::Int(i64::from(self.facts.port)),
-            "server_id" => Value::Int(i64::from(self.facts.server_id)),
-            "version" => text(&self.facts.version),
-            "version_comment" => text("gapscope embedded backend"),
-            "max_allowed_packet" => Value::Int(16_777_216),
-            "wait_timeout" => Value::Int(28_800),
-            "socket" => text(""),
-            "read_only" => Value::Int(i64::from(self.facts.read_only.load(Ordering::SeqCst))),
-            _ => return None,
-        })
-    }
-
-    /// The value, and how long the evaluation sleeps.
-    fn eval(&self, expr: &Expr, params: &[Value]) -> Result<(Value, Duration), SqlError> {
-        let mut sleep = Duration::ZERO;
-        let value = self.eval_into(expr, params, &mut sleep)?;
-        Ok((value, sleep))
-    }
-
-    fn eval_into(
-        &self,
-        expr: &Expr,
-        params: &[Value],
-        sleep: &mut Duration,
-    ) -> Result<Value, SqlError> {
-        let text = |text: &str| Value::Text(text.as_bytes().to_vec());
-        Ok(match expr {
-            Expr::Null => Value::Null,
-            Expr::Int(number) => Value::Int(*number),
-            Expr::Float(number) => Value::Float(*number),
-            Expr::Text(text) => Value::Text(text.clone()),
-            Expr::Param(index) => params.get(*index).cloned().unwrap_or(Value::Null),
-            Expr::UserVariable(name) => self
-                .user_variables
-                .get(name)
-                .cloned()
-                .unwrap_or(Value::Null),
-            Expr::SystemVariable(name) => self.system_variable(name)?,
-            Expr::Call(Function::ConnectionId, _) => Value::Int(i64::from(self.id)),
-            Expr::Call(Function::Version, _) => text(&self.facts.version),
-            Expr::Call(Function::Database, _) => {
-                self.database.clone().map_or(Value::Null, Value::Text)
-            }
-            Expr::Call(Function::CurrentUser, _) => text(&format!("{}@%", self.facts.user)),
-            Expr::Call(Function::Sleep, arguments) => {
-                for argument in arguments {
-                    let seconds = self.eval_into(argument, params, sleep)?.seconds();
-                    *sleep = sleep.saturating_add(seconds).min(MAX_SLEEP);
-                }
-                Value::Int(0)
-            }
-            Expr::Call(Function::Concat, arguments) => {
-                let mut joined = Vec::new();
-                for argument in arguments {
-                    if !self.eval_into(argument, params, sleep)?.write(&mut joined) {
-                        return Ok(Value::Null);
-                    }
-                    if joined.len() > MAX_VALUE_BYTES {
-                        let message = "Result of concat() was larger than max_allowed_packet";
-                        return Err(SqlError::new(1301, "HY000", message));
-                    }
-                }
-                Value::Text(joined)
-            }
-            Expr::GlobalVariables {
-                schema,
-                names,
-                separator,
-            } => self.concat_variables(schema, names, separator)?,
-        })
-    }
-
-    fn concat_variables(
-        &self,
-        schema: &str,
-        names: &[String],
-        separator: &[u8],
-    ) -> Result<Value, SqlError> {
-        match (self.facts.variables, schema) {
-            (VariablesSchema::InformationSchema, "performance_schema") => {
-                let message = "Table 'performance_schema.global_variables' doesn't exist";
-                return Err(SqlError::new(1146, "42S02", message));
-            }
-            (VariablesSchema::PerformanceSchema, "information_schema") => {
-                let message = "Unknown table 'GLOBAL_VARIABLES' in information_schema";
-                return Err(SqlError::new(1109, "42S02", message));
-            }
-            _ => {}
-        }
-        let mut joined = Vec::new();
-        let mut found = false;
-        for value in names.iter().filter_map(|name| self.global_variable(name)) {
-            if found {
-                joined.extend_from_slice(separator);
-            }
-            value.write(&mut joined);
-            found = true;
-        }
-        // An aggregate of no rows is null.
-        Ok(if found {
-            Value::Text(joined)
-        } else {
-            Value::Null
-        })
-    }
-
     fn select(
         &self,
         select: &Select,
@@ -596,6 +405,10 @@ impl<'a> Session<'a> {
     }
 
     fn prepare(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<After, SqlError> {
+        if text.len() > MAX_PREPARED_BYTES {
+            let message = "The prepared statement is too long for this server";
+            return Err(SqlError::new(1105, "HY000", message));
+        }
         let parsed = Self::understand(text)?;
         let mut columns: Vec<(Vec<u8>, ColumnType)> = Vec::new();
         match &parsed.statement {
@@ -663,6 +476,7 @@ impl<'a> Session<'a> {
                 parsed,
                 types: Vec::new(),
                 long: HashMap::new(),
+                long_lost: false,
             },
         );
         Ok(After::Answer(Duration::ZERO))
@@ -690,133 +504,16 @@ impl<'a> Session<'a> {
             && let Some(prepared) = self.prepared.get_mut(&u32::from_le_bytes(id))
         {
             let index = usize::from(u16::from_le_bytes(index));
-            if index < prepared.parsed.params {
+            let sent: usize = prepared.long.values().map(Vec::len).sum();
+            if index < prepared.parsed.params && sent + reader.0.len() <= MAX_VALUE_BYTES {
                 let value = prepared.long.entry(index).or_default();
-                if value.len() + reader.0.len() <= MAX_VALUE_BYTES {
-                    value.extend_from_slice(reader.0);
-                }
+                value.extend_from_slice(reader.0);
+            } else {
+                prepared.long_lost = true;
             }
         }
         Ok(After::Silence)
     }
-}
-
-fn put_text_row(out: &mut Vec<u8>, columns: &[(&[u8], Value)]) {
-    for (_, value) in columns {
-        match value {
-            Value::Null => out.push(0xFB),
-            Value::Text(text) => put_text(out, text),
-            number => {
-                // At most 25 digits or so for integers; a float can be longer
-                // than 250, so its length is written afterwards.
-                let mut digits = Vec::with_capacity(24);
-                number.write(&mut digits);
-                put_text(out, &digits);
-            }
-        }
-    }
-}
-
-fn put_binary_row(out: &mut Vec<u8>, columns: &[(&[u8], Value)]) {
-    out.push(0);
-    let bitmap = out.len();
-    out.resize(bitmap + (columns.len() + 9) / 8, 0);
-    for (index, (_, value)) in columns.iter().enumerate() {
-        match value {
-            Value::Null => out[bitmap + (index + 2) / 8] |= 1 << ((index + 2) % 8),
-            Value::Int(number) => out.extend_from_slice(&number.to_le_bytes()),
-            Value::Float(number) => out.extend_from_slice(&number.to_le_bytes()),
-            Value::Text(text) => put_text(out, text),
-        }
-    }
-}
-
-/// Reads the parameters of an execute, after the statement's id.
-fn bind(prepared: &mut Prepared, mut reader: Reader<'_>) -> Result<Vec<Value>, SqlError> {
-    let count = prepared.parsed.params;
-    let _flags = reader.u8().ok_or_else(malformed)?;
-    let _iterations: [u8; 4] = reader.array().ok_or_else(malformed)?;
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    let nulls = reader.take(count.div_ceil(8)).ok_or_else(malformed)?;
-    if reader.u8().ok_or_else(malformed)? == 1 {
-        let mut types = Vec::with_capacity(count.min(1024));
-        for _ in 0..count {
-            let [kind, flags] = reader.array().ok_or_else(malformed)?;
-            types.push((kind, flags & 0x80 != 0));
-        }
-        prepared.types = types;
-    }
-    if prepared.types.len() != count {
-        return Err(SqlError::new(
-            1210,
-            "HY000",
-            "Incorrect arguments to mysqld_stmt_execute",
-        ));
-    }
-    let mut values = Vec::with_capacity(count.min(1024));
-    for (index, (kind, unsigned)) in prepared.types.iter().enumerate() {
-        values.push(if let Some(long) = prepared.long.get(&index) {
-            Value::Text(long.clone())
-        } else if nulls[index / 8] & (1 << (index % 8)) != 0 {
-            Value::Null
-        } else {
-            bind_one(*kind, *unsigned, &mut reader)?
-        });
-    }
-    Ok(values)
-}
-
-fn bind_one(kind: u8, unsigned: bool, reader: &mut Reader<'_>) -> Result<Value, SqlError> {
-    let kind = ColumnType::try_from(kind).map_err(|_| malformed())?;
-    let value = match kind {
-        ColumnType::MYSQL_TYPE_NULL => Some(Value::Null),
-        ColumnType::MYSQL_TYPE_TINY => reader.array().map(|bytes| {
-            Value::Int(if unsigned {
-                i64::from(u8::from_le_bytes(bytes))
-            } else {
-                i64::from(i8::from_le_bytes(bytes))
-            })
-        }),
-        ColumnType::MYSQL_TYPE_SHORT | ColumnType::MYSQL_TYPE_YEAR => reader.array().map(|bytes| {
-            Value::Int(if unsigned {
-                i64::from(u16::from_le_bytes(bytes))
-            } else {
-                i64::from(i16::from_le_bytes(bytes))
-            })
-        }),
-        ColumnType::MYSQL_TYPE_LONG | ColumnType::MYSQL_TYPE_INT24 => reader.array().map(|bytes| {
-            Value::Int(if unsigned {
-                i64::from(u32::from_le_bytes(bytes))
-            } else {
-                i64::from(i32::from_le_bytes(bytes))
-            })
-        }),
-        ColumnType::MYSQL_TYPE_LONGLONG => reader.array().map(|bytes| {
-            let signed = i64::from_le_bytes(bytes);
-            if unsigned && signed < 0 {
-                Value::Text(u64::from_le_bytes(bytes).to_string().into_bytes())
-            } else {
-                Value::Int(signed)
-            }
-        }),
-        ColumnType::MYSQL_TYPE_FLOAT => reader
-            .array()
-            .map(|bytes| Value::Float(f64::from(f32::from_le_bytes(bytes)))),
-        ColumnType::MYSQL_TYPE_DOUBLE => reader
-            .array()
-            .map(|bytes| Value::Float(f64::from_le_bytes(bytes))),
-        ColumnType::MYSQL_TYPE_DATE
-        | ColumnType::MYSQL_TYPE_TIME
-        | ColumnType::MYSQL_TYPE_DATETIME
-        | ColumnType::MYSQL_TYPE_TIMESTAMP => {
-            let message = "Dates and times are not supported as parameters";
-            return Err(SqlError::new(1210, "HY000", message));
-        }
-        _ => reader.text().map(|text| Value::Text(text.to_vec())),
-    };
-    value.ok_or_else(malformed)
 }
 
 #[cfg(test)]
@@ -872,6 +569,31 @@ mod tests {
         facts.read_only.store(true, Ordering::SeqCst);
         let refused = answer(&mut session, b"\x03INSERT INTO t VALUES (1)");
         assert_eq!(code(&refused), Some(1290));
+    }
+
+    #[test]
+    fn long_parameters_are_kept_or_missed() {
+        let facts = facts();
+        let mut session = Session::new(&facts, 1, true, None);
+        answer(&mut session, b"\x16SELECT ?");
+        // One parameter, not null, bound as a string that was sent ahead.
+        let execute = b"\x17\x01\0\0\0\0\x01\0\0\0\0\x01\xFD\0";
+        assert!(answer(&mut session, b"\x18\x01\0\0\0\0\0long ").is_empty());
+        assert!(answer(&mut session, b"\x18\x01\0\0\0\0\0value").is_empty());
+        let row = answer(&mut session, execute);
+        assert!(
+            row.windows(11).any(|part| part == b"\x0Along value"),
+            "{row:?}"
+        );
+        // There is no second parameter: the next execute says so, once.
+        assert!(answer(&mut session, b"\x18\x01\0\0\0\x01\0lost").is_empty());
+        assert_eq!(code(&answer(&mut session, execute)), Some(1210));
+        assert_eq!(code(&answer(&mut session, b"\x1A\x01\0\0\0")), None);
+        assert_eq!(
+            code(&answer(&mut session, execute)),
+            Some(1835),
+            "nothing was sent"
+        );
     }
 
     proptest! {

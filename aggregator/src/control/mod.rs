@@ -1,0 +1,4 @@
+//! What operators (and the lab) use: start and stop runs, record faults, look.
+
+pub mod service;
+pub mod start;

@@ -1,0 +1,16 @@
+//! Takes in what agents send.
+//!
+//! ```text
+//! service (one session an agent) -> run (one task a run, the only writer of its
+//! folder) -> store; acknowledgements go back when the store says "durable"
+//! ```
+//!
+//! Every queue between them is bounded: when the disk is slow or full, a run's
+//! queue fills, its sessions stop reading, and the agents' spools take the rest.
+
+pub mod admit;
+pub mod clock;
+pub mod hub;
+pub mod run;
+pub mod service;
+pub mod session;

@@ -1,0 +1,102 @@
+//! The server: all services on one listener, until told to stop.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gapscope_proto::clock::Clock;
+use gapscope_proto::wire::clock_server::ClockServer;
+use gapscope_proto::wire::collector_server::CollectorServer;
+use gapscope_proto::wire::control_server::ControlServer;
+use tokio::net::TcpListener;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+use crate::control::service::ControlService;
+use crate::ingest::clock::ClockService;
+use crate::ingest::hub::Hub;
+use crate::ingest::service::{CollectorService, MAX_MESSAGE_BYTES};
+use crate::store::disk::Disk;
+use crate::store::lock::DataLock;
+
+/// Streams one connection may have open; tonic sets no limit by itself.
+const MAX_STREAMS: u32 = 256;
+/// HTTP/2 pings: together with the timeout a dead peer is noticed within 6 s.
+const PING_EVERY: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long connections may take to end after the streams have.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// What a server needs.
+pub struct Config {
+    /// Where runs are.
+    pub data: PathBuf,
+    /// The run's timeline.
+    pub clock: Arc<dyn Clock>,
+    /// The way to the disk.
+    pub disk: Disk,
+}
+
+/// Serves on `listener` until `shutdown` resolves; then drains agents, writes
+/// what is held, and ends. Calls `ready` once the data folder is open.
+///
+/// # Errors
+/// When the data folder cannot be used, or serving fails.
+pub async fn serve(
+    config: Config,
+    listener: TcpListener,
+    ready: impl FnOnce() -> anyhow::Result<()>,
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let _lock = DataLock::take(&config.data)?;
+    let hub = Hub::open(&config.data, config.clock.clone(), config.disk).await?;
+    ready()?;
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health
+        .set_serving::<CollectorServer<CollectorService>>()
+        .await;
+    health.set_serving::<ControlServer<ControlService>>().await;
+    health.set_serving::<ClockServer<ClockService>>().await;
+    let ended = hub.shutdown.clone();
+    let server = Server::builder()
+        .max_concurrent_streams(MAX_STREAMS)
+        .http2_keepalive_interval(Some(PING_EVERY))
+        .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .initial_stream_window_size(Some(1 << 20))
+        .initial_connection_window_size(Some(4 << 20))
+        .add_service(health_service)
+        .add_service(
+            CollectorServer::new(CollectorService::new(hub.clone()))
+                .max_decoding_message_size(MAX_MESSAGE_BYTES)
+                .max_encoding_message_size(MAX_MESSAGE_BYTES),
+        )
+        .add_service(
+            ClockServer::new(ClockService::new(config.clock, hub.shutdown.clone()))
+                .max_decoding_message_size(1 << 12)
+                .max_encoding_message_size(1 << 12),
+        )
+        .add_service(
+            ControlServer::new(ControlService::new(hub.clone()))
+                .max_decoding_message_size(MAX_MESSAGE_BYTES)
+                .max_encoding_message_size(MAX_MESSAGE_BYTES),
+        )
+        .serve_with_incoming_shutdown(
+            TcpIncoming::from(listener).with_nodelay(Some(true)),
+            ended.clone().cancelled_owned(),
+        );
+    tokio::pin!(server);
+    tokio::select! {
+        served = &mut server => return served.map_err(|e| anyhow::anyhow!("serving failed: {e}")),
+        () = shutdown => {}
+    }
+    tracing::info!("shutting down: agents are told, what is held is written");
+    // Connections are still served while runs write their last group.
+    tokio::select! {
+        served = &mut server => return served.map_err(|e| anyhow::anyhow!("serving failed: {e}")),
+        () = hub.drain() => {}
+    }
+    // A connection that does not end is cut: everything is on disk by now.
+    let _ = tokio::time::timeout(LAST_WORDS, server).await;
+    Ok(())
+}
