@@ -558,6 +558,37 @@ async fn what_makes_no_sense_is_refused_and_harms_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_cannot_be_opened_holds_up_no_other() {
+    let data = tempfile::tempdir().expect("a folder");
+    let incarnation = Incarnation::generate();
+    let damaged = stream(RunId::generate(), incarnation, StreamKind::Samples);
+    let folder = data.path().join(damaged.run.to_string());
+    std::fs::create_dir_all(&folder).expect("makes it");
+    std::fs::write(folder.join("manifest.json"), "{").expect("writes");
+    let server = server(data.path(), Disk::default()).await;
+    let mut greeting = hello("a", incarnation);
+    greeting.streams = vec![wire::StreamPosition {
+        stream: Some((&damaged).into()),
+        first_unacked: 1,
+        last: 3,
+    }];
+    let (mut peer, _) = Peer::connect(server.address, greeting).await;
+    let plan = plan("t", 3_600_000_000_000);
+    let (samples, _) = start(server.address, &mut peer, &plan, incarnation).await;
+    peer.say_frame(&frame(damaged, 1..=3)).await;
+    let nack = peer.nacked().await;
+    assert_eq!(
+        nack.reason(),
+        wire::NackReason::Busy,
+        "agents keep the data"
+    );
+    assert!(nack.retry_after_ms > 0 && nack.detail.contains("manifest.json"));
+    peer.say_frame(&frame(samples, 1..=3)).await;
+    peer.acked(samples, 3).await;
+    server.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_stops_acknowledgements_and_loses_nothing() {
     let data = tempfile::tempdir().expect("a folder");
     let full = Arc::new(AtomicBool::new(false));

@@ -414,7 +414,7 @@ impl RunTask {
         let last = first.saturating_add(count - 1);
         if last > MAX_SEQ {
             let detail = format!("seq {last} is out of range");
-            return self.nack(session, &stream, wire::NackReason::Malformed, 0, detail);
+            return self.nack(session, &stream, wire::NackReason::Malformed, first, detail);
         }
         // Decoded before it is admitted: what cannot be decoded takes no seq.
         enum Records {
