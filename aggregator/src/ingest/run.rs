@@ -179,6 +179,9 @@ pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken
         stopping: None,
         last_command: Instant::now(),
     };
+    if task.store.is_dirty() {
+        task.commit_soon();
+    }
     task.publish();
     let guard = ended.clone().drop_guard();
     tokio::spawn(async move {
