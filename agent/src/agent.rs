@@ -96,8 +96,8 @@ pub async fn run(
     let notes = HostNotes::new(clock.clone(), opened.spool.clone());
     let run_began_ns = Arc::new(AtomicI64::new(i64::MIN));
     let background = CancellationToken::new();
-    tokio::spawn(notes.clone().run(background.clone()));
-    tokio::spawn(
+    let notes_task = tokio::spawn(notes.clone().run(background.clone()));
+    let exchange_task = tokio::spawn(
         Exchanger::new(
             config.aggregator.clone(),
             clock.clone(),
@@ -153,8 +153,17 @@ pub async fn run(
             },
         }
     }
+    // An uplink that wants to give an order must not wait for ever.
+    drop(orders);
     agent.leave(uplink).await;
     background.cancel();
+    for task in [notes_task, exchange_task] {
+        let _ = task.await;
+    }
+    // With its last handle the spool's threads end, and its folder is free.
+    drop(agent);
+    drop(opened.spool);
+    let _ = tokio::task::spawn_blocking(move || opened.thread.join()).await;
     Ok(())
 }
 
@@ -266,7 +275,7 @@ impl Agent {
         self.save_runs().await;
     }
 
-    async fn leave(&mut self, uplink: tokio::task::JoinHandle<()>) {
+    async fn leave(&mut self, mut uplink: tokio::task::JoinHandle<()>) {
         for stopper in self.running.values() {
             stopper.stop("shutdown", SHUTDOWN_GRACE);
         }
@@ -278,7 +287,11 @@ impl Agent {
         self.tools.spool.flush().await;
         let leave = Request::Leave(SHUTDOWN_SEND, "shutdown".to_owned());
         if self.requests.send(leave).await.is_ok() {
-            let _ = uplink.await;
+            let most = SHUTDOWN_SEND + Duration::from_secs(3);
+            if tokio::time::timeout(most, &mut uplink).await.is_err() {
+                uplink.abort();
+                tracing::warn!("the uplink did not end in time; what is left stays in the spool");
+            }
         }
         tracing::info!(given_up = self.tools.graveyard.buried(), "done");
     }

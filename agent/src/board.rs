@@ -1,6 +1,6 @@
 //! What is going on, for heartbeats and live displays; never used for results.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,8 @@ pub struct Board {
 /// One run.
 #[derive(Debug)]
 pub struct RunBoard {
-    counters: BTreeMap<(TargetName, Style), Counters>,
+    /// Few, so that looking through them needs no key made for each sample.
+    counters: Vec<((TargetName, Style), Counters)>,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +56,8 @@ impl RunBoard {
         Self {
             counters: keys
                 .into_iter()
+                .collect::<BTreeSet<_>>()
+                .into_iter()
                 .map(|key| (key, Counters::default()))
                 .collect(),
         }
@@ -62,9 +65,10 @@ impl RunBoard {
 
     /// Notes a sample.
     pub fn note(&self, sample: &Sample) {
-        let Some(counters) = self
+        let Some((_, counters)) = self
             .counters
-            .get(&(sample.target.as_ref().clone(), sample.style))
+            .iter()
+            .find(|((target, style), _)| *target == *sample.target && *style == sample.style)
         else {
             return;
         };

@@ -238,11 +238,13 @@ impl Runner {
                 }
             }
             if self.is_over() {
-                // Dropping the sender ends the stream behind the last message.
+                // Dropping the sender ends the stream behind the last message;
+                // dropping the receiver before the aggregator has ended its side
+                // would take the last message back.
                 if let Link::Up(mut inbound, outbound) = link {
                     drop(outbound);
-                    let _ =
-                        tokio::time::timeout(Duration::from_millis(500), inbound.message()).await;
+                    let ends = async { while let Ok(Some(_)) = inbound.message().await {} };
+                    let _ = tokio::time::timeout(Duration::from_secs(1), ends).await;
                 }
                 return;
             }
@@ -381,7 +383,8 @@ impl Runner {
                 }
                 Action::GaveUp(stream, records) => {
                     tracing::error!(run = %stream.run, records, "the aggregator does not know this run; its records are given up");
-                    let _ = self.up.orders.send(Order::Unknown(stream.run)).await;
+                    // Comes again with the next frame if the queue is full.
+                    let _ = self.up.orders.try_send(Order::Unknown(stream.run));
                 }
                 Action::Reconnect(why) => broken = Some(why.to_owned()),
             }

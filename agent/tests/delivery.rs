@@ -1,0 +1,316 @@
+//! A whole agent against a real MySQL-speaking server and a real gRPC
+//! aggregator, both on loopback: what was measured arrives once and in order,
+//! whatever happens between.
+
+mod support;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use gapscope_agent::config::{Config, Secret, Target};
+use gapscope_proto::clock::SystemClock;
+use gapscope_proto::host::{HostRecord, ProbingEnded};
+use gapscope_proto::ids::RunId;
+use gapscope_proto::plan::ClientKind;
+use gapscope_proto::sample::{Outcome, Style};
+use support::{Aggregator, Arrived, Behaviour, Manners, Server, group, plan};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+fn config(url: &str, data: &Path, server: &Server) -> Config {
+    Config {
+        agent_id: "agent-1".parse().expect("an id"),
+        aggregator: url.to_owned(),
+        data: data.to_owned(),
+        spool_max_bytes: 1 << 30,
+        targets: vec![Target {
+            name: "db".parse().expect("a name"),
+            host: "127.0.0.1".into(),
+            port: server.address.port(),
+            user: "probe".into(),
+            password: Secret::default(),
+            database: None,
+            identity: None,
+            max_connects_per_second: 1_000,
+        }],
+    }
+}
+
+fn start(config: Config) -> (CancellationToken, JoinHandle<()>) {
+    let shutdown = CancellationToken::new();
+    let token = shutdown.clone();
+    let agent = tokio::spawn(async move {
+        gapscope_agent::agent::run(&config, Arc::new(SystemClock::new()), token)
+            .await
+            .expect("the agent starts");
+    });
+    (shutdown, agent)
+}
+
+/// The books of the run's last incarnation.
+fn books(arrived: &Arrived, run: RunId) -> ProbingEnded {
+    arrived
+        .host
+        .iter()
+        .filter(|(stream, _)| stream.run == run)
+        .find_map(|(_, records)| match records.last() {
+            Some(HostRecord::Ended(ended)) => Some(ended.clone()),
+            _ => None,
+        })
+        .expect("the run has ended")
+}
+
+/// Every stream arrived from seq 1 on, in order, without a hole.
+#[track_caller]
+fn check_order(arrived: &Arrived) -> u64 {
+    let mut total = 0;
+    for samples in arrived.samples.values() {
+        let seqs: Vec<u64> = samples.iter().map(|(seq, _)| *seq).collect();
+        assert_eq!(seqs, (1..=samples.len() as u64).collect::<Vec<_>>());
+        total += samples.len() as u64;
+    }
+    total
+}
+
+fn small_plan(duration_ms: u64) -> gapscope_proto::plan::RunPlan {
+    plan(
+        duration_ms,
+        vec![
+            group("db", Style::Reused, ClientKind::Bare, 0, 3, 10),
+            group("db", Style::Reused, ClientKind::Patient, 3, 1, 20),
+            group("db", Style::New, ClientKind::Bare, 0, 1, 50),
+        ],
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_arrives_once_through_cut_sessions() {
+    let server = Server::start(Behaviour::Answers);
+    let data = tempfile::tempdir().expect("a folder");
+    let plan = small_plan(2_500);
+    let run = plan.run_id;
+    let manners = Manners {
+        plan: Some(plan.clone()),
+        frames_a_session: Some(2),
+    };
+    let mut aggregator = Aggregator::start(manners).await;
+    let (shutdown, agent) = start(config(&aggregator.url, data.path(), &server));
+    aggregator
+        .until("the end of the run", |a| a.has_ended(run))
+        .await;
+    let sampled = books(&aggregator.arrived.lock().expect("ok"), run).sampled;
+    aggregator
+        .until("the last sample", |a| {
+            a.samples.values().map(Vec::len).sum::<usize>() as u64 >= sampled
+        })
+        .await;
+    shutdown.cancel();
+    agent.await.expect("no panic");
+    aggregator.until("the good-bye", |a| a.goodbyes == 1).await;
+    let arrived = aggregator.stop();
+    let arrived = arrived.lock().expect("ok");
+    let books = books(&arrived, run);
+    assert_eq!(check_order(&arrived), books.sampled);
+    assert_eq!(books.due, books.sampled + books.waited + books.overslept);
+    let due: u64 = plan
+        .groups
+        .iter()
+        .flat_map(|g| (0..g.clients).map(|i| g.due_slots(i, plan.duration_ns)))
+        .sum();
+    assert_eq!(books.due, due);
+    assert!(
+        arrived.hellos.len() >= 3,
+        "{} sessions",
+        arrived.hellos.len()
+    );
+    assert_eq!(arrived.losses, []);
+    assert_eq!(books.reason, "planned end");
+    for sample in arrived.samples.values().flatten().map(|(_, s)| s) {
+        assert_eq!(sample.outcome, Outcome::Ok, "{sample:?}");
+        assert!(sample.started >= sample.scheduled, "{sample:?}");
+    }
+    let records: Vec<_> = arrived.host.values().flatten().collect();
+    assert!(matches!(records.first(), Some(HostRecord::Started(_))));
+    let mut exchanges = 0;
+    for record in &records {
+        if let HostRecord::Exchange(e) = record {
+            exchanges += 1;
+            // One host, one clock: the four stamps are in order.
+            assert!(
+                e.a1_ns <= e.s1_ns && e.s1_ns <= e.s2_ns && e.s2_ns <= e.a2_ns,
+                "{e:?}"
+            );
+        }
+    }
+    assert!(exchanges >= 8, "{exchanges} exchanges");
+    assert!(records.iter().any(|r| matches!(r, HostRecord::Lag(_))));
+    assert!(records.iter().any(|r| matches!(r, HostRecord::Anchor(_))));
+    let shown = arrived
+        .progress
+        .iter()
+        .flat_map(|p| &p.targets)
+        .map(|t| t.ok)
+        .max();
+    assert!(shown.is_some_and(|ok| ok > 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_without_an_aggregator_keeps_everything_for_the_next() {
+    let server = Server::start(Behaviour::Answers);
+    let data = tempfile::tempdir().expect("a folder");
+    let plan = small_plan(1_200);
+    let run = plan.run_id;
+    let manners = Manners {
+        plan: Some(plan),
+        frames_a_session: None,
+    };
+    let mut aggregator = Aggregator::start(manners).await;
+    let (shutdown, agent) = start(config(&aggregator.url, data.path(), &server));
+    aggregator
+        .until("a first sample", |a| !a.samples.is_empty())
+        .await;
+    let arrived = aggregator.stop();
+    shutdown.cancel();
+    agent.await.expect("no panic");
+
+    let mut aggregator = Aggregator::start_with(Manners::default(), arrived).await;
+    let (shutdown, agent) = start(config(&aggregator.url, data.path(), &server));
+    aggregator
+        .until("the end of the run", |a| {
+            a.has_ended(run)
+                && a.samples.values().map(Vec::len).sum::<usize>() as u64 >= books(a, run).sampled
+        })
+        .await;
+    shutdown.cancel();
+    agent.await.expect("no panic");
+    let arrived = aggregator.stop();
+    let arrived = arrived.lock().expect("ok");
+    let first = arrived.samples.keys().next().expect("a stream");
+    assert!(check_order(&arrived) >= arrived.samples[first].len() as u64);
+    assert_eq!(arrived.losses, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_probed_is_refused_with_a_reason() {
+    let server = Server::start(Behaviour::Answers);
+    for (groups, expect) in [
+        (
+            vec![group("nowhere", Style::Reused, ClientKind::Bare, 0, 1, 10)],
+            "target `nowhere` is not configured on this agent; it has: db",
+        ),
+        (
+            vec![group("db", Style::Prepared, ClientKind::Bare, 0, 1, 10)],
+            "style `prepared` of target `db` is not known to this build; it probes: reused, new",
+        ),
+    ] {
+        let data = tempfile::tempdir().expect("a folder");
+        let manners = Manners {
+            plan: Some(plan(1_000, groups)),
+            frames_a_session: None,
+        };
+        let mut aggregator = Aggregator::start(manners).await;
+        let (shutdown, agent) = start(config(&aggregator.url, data.path(), &server));
+        aggregator
+            .until("a refusal", |a| !a.refused.is_empty())
+            .await;
+        shutdown.cancel();
+        agent.await.expect("no panic");
+        let arrived = aggregator.stop();
+        assert_eq!(arrived.lock().expect("ok").refused[0].reason, expect);
+    }
+}
+
+struct Killed(Child);
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn process(url: &str, data: &Path, server: &Server) -> Killed {
+    let child = Command::new(env!("CARGO_BIN_EXE_gapscope-agent"))
+        .args(["run", "--agent-id", "agent-1", "--aggregator", url])
+        .args(["--target", &format!("db=probe@{}", server.address)])
+        .arg("--data")
+        .arg(data)
+        .arg("--die-with-parent")
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    Killed(child)
+}
+
+/// SIGKILL in mid-run: what had been measured is not lost, the next start goes
+/// on with the same slots as a new incarnation.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_agent_loses_nothing_that_it_had_measured() {
+    let server = Server::start(Behaviour::Answers);
+    let data = tempfile::tempdir().expect("a folder");
+    let plan = small_plan(4_000);
+    let run = plan.run_id;
+    let manners = Manners {
+        plan: Some(plan),
+        // Never acknowledges anything: all has to come out of the spool.
+        frames_a_session: Some(1),
+    };
+    let mut first = Aggregator::start(manners).await;
+    let mut agent = process(&first.url, data.path(), &server);
+    first
+        .until("a first sample", |a| !a.samples.is_empty())
+        .await;
+    agent.0.kill().expect("killed");
+    agent.0.wait().expect("gone");
+    let before = first.stop();
+    let last_slot_before = {
+        let before = before.lock().expect("ok");
+        before
+            .samples
+            .values()
+            .flatten()
+            .map(|(_, s)| s.slot)
+            .max()
+            .expect("samples")
+    };
+
+    let mut second = Aggregator::start(Manners::default()).await;
+    let _agent = process(&second.url, data.path(), &server);
+    second
+        .until("the end of the run", |a| {
+            a.has_ended(run) && a.samples.len() == 2 && {
+                let ended = books(a, run);
+                a.samples.values().any(|s| s.len() as u64 == ended.sampled)
+            }
+        })
+        .await;
+    let arrived = second.stop();
+    let arrived = arrived.lock().expect("ok");
+    check_order(&arrived);
+    assert_eq!(arrived.losses, []);
+    let before = before.lock().expect("ok");
+    let (stream, seen) = before.samples.iter().next().expect("a stream");
+    // Whatever the first aggregator had seen, the second one got too.
+    assert_eq!(&arrived.samples[stream][..seen.len()], &seen[..]);
+    let (_, resumed) = arrived
+        .samples
+        .iter()
+        .find(|(other, _)| *other != stream)
+        .expect("a second incarnation");
+    for (_, sample) in resumed {
+        if sample.style == Style::Reused && sample.client == 0 {
+            assert!(sample.slot > last_slot_before / 2, "{sample:?}");
+        }
+    }
+    let origins: Vec<i64> = arrived
+        .host
+        .values()
+        .flatten()
+        .filter_map(|record| match record {
+            HostRecord::Started(started) => Some(started.origin_ns),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(origins.len(), 2);
+    assert_eq!(origins[0], origins[1]);
+}
