@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::board::{Board, RunBoard};
 use crate::host::HostNotes;
-use crate::probe::identity::IdentityCell;
+use crate::probe::identity::{IdentityCell, check_expression};
 use crate::probe::leash::Graveyard;
 use crate::probe::mysql::{Client, ClientSpec, Endpoint};
 use crate::schedule::{Counts, Schedule, Wake};
@@ -63,6 +63,9 @@ pub fn admit(
 ) -> Result<(), Refusal> {
     plan.validate()
         .map_err(|error| Refusal(error.to_string()))?;
+    if let Some(identity) = &plan.identity {
+        check_expression(identity).map_err(Refusal)?;
+    }
     for group in &plan.groups {
         if !endpoints.contains_key(&group.target) {
             let known: Vec<_> = endpoints.keys().map(TargetName::as_str).collect();

@@ -558,6 +558,37 @@ async fn what_makes_no_sense_is_refused_and_harms_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_cannot_be_opened_holds_up_no_other() {
+    let data = tempfile::tempdir().expect("a folder");
+    let incarnation = Incarnation::generate();
+    let damaged = stream(RunId::generate(), incarnation, StreamKind::Samples);
+    let folder = data.path().join(damaged.run.to_string());
+    std::fs::create_dir_all(&folder).expect("makes it");
+    std::fs::write(folder.join("manifest.json"), "{").expect("writes");
+    let server = server(data.path(), Disk::default()).await;
+    let mut greeting = hello("a", incarnation);
+    greeting.streams = vec![wire::StreamPosition {
+        stream: Some((&damaged).into()),
+        first_unacked: 1,
+        last: 3,
+    }];
+    let (mut peer, _) = Peer::connect(server.address, greeting).await;
+    let plan = plan("t", 3_600_000_000_000);
+    let (samples, _) = start(server.address, &mut peer, &plan, incarnation).await;
+    peer.say_frame(&frame(damaged, 1..=3)).await;
+    let nack = peer.nacked().await;
+    assert_eq!(
+        nack.reason(),
+        wire::NackReason::Busy,
+        "agents keep the data"
+    );
+    assert!(nack.retry_after_ms > 0 && nack.detail.contains("manifest.json"));
+    peer.say_frame(&frame(samples, 1..=3)).await;
+    peer.acked(samples, 3).await;
+    server.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_stops_acknowledgements_and_loses_nothing() {
     let data = tempfile::tempdir().expect("a folder");
     let full = Arc::new(AtomicBool::new(false));
@@ -772,6 +803,76 @@ async fn a_run_closes_by_itself_when_nothing_is_missing() {
     assert_eq!(run.manifest().caveats, Vec::<String>::new());
     holds(data.path(), plan.run_id, 4);
     server.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_outlives_a_restart_and_an_old_one_is_interrupted() {
+    let data = tempfile::tempdir().expect("a folder");
+    let incarnation = Incarnation::generate();
+    let first = server(data.path(), Disk::default()).await;
+    let (mut peer, _) = Peer::connect(first.address, hello("a", incarnation)).await;
+    let short = plan("t", 1_000_000);
+    let (samples, host) = start(first.address, &mut peer, &short, incarnation).await;
+    let old = plan("t", 1_000_000);
+    let (old_samples, old_host) = start(first.address, &mut peer, &old, incarnation).await;
+    peer.say_frame(&frame(samples, 1..=4)).await;
+    peer.acked(samples, 4).await;
+    first.shut_down().await;
+    // The second one began a minute ago, by the manifest's clocks.
+    let manifest = data
+        .path()
+        .join(old.run_id.to_string())
+        .join("manifest.json");
+    let mut json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&manifest).expect("reads")).expect("is JSON");
+    for edge in ["raw_before_ns", "raw_after_ns", "realtime_ns"] {
+        let value = &mut json["anchors"][0][edge];
+        *value = (value.as_i64().expect("a number") - 60_000_000_000).into();
+    }
+    std::fs::write(&manifest, json.to_string()).expect("writes");
+
+    let second = server(data.path(), Disk::default()).await;
+    let state = |run: RunId| {
+        let run = RunFolder::open(&data.path().join(run.to_string())).expect("opens");
+        (run.manifest().state, run.manifest().caveats.clone())
+    };
+    let mut again = hello("a", incarnation);
+    again.running = vec![short.run_id.to_string(), old.run_id.to_string()];
+    let (mut peer, _) = Peer::connect(second.address, again).await;
+    assert_eq!(state(old.run_id).0, RunState::Interrupted);
+    peer.hear(|kind| match kind {
+        Hear::StopRun(stop) => {
+            assert_eq!(stop.run_id, old.run_id.to_string(), "the other goes on");
+            Some(())
+        }
+        _ => None,
+    })
+    .await;
+    peer.say_frame(&frame(samples, 3..=8)).await;
+    peer.say_frame(&host_frame(host, 2, vec![ended(8)])).await;
+    // What the agent still holds of the old one is taken, and completes it.
+    peer.say_frame(&frame(old_samples, 1..=5)).await;
+    peer.say_frame(&host_frame(old_host, 2, vec![ended(5)]))
+        .await;
+    tokio::time::timeout(LIMIT, async {
+        while [short.run_id, old.run_id]
+            .iter()
+            .any(|run| state(*run).0 != RunState::Closed)
+        {
+            peer.say(Say::Heartbeat(wire::Heartbeat::default())).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    })
+    .await
+    .expect("both close");
+    holds(data.path(), short.run_id, 8);
+    holds(data.path(), old.run_id, 5);
+    assert_eq!(
+        state(short.run_id).1,
+        ["the aggregator was restarted during the run"]
+    );
+    assert!(state(old.run_id).1[0].contains("arrived after"));
+    second.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -179,6 +179,9 @@ pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken
         stopping: None,
         last_command: Instant::now(),
     };
+    if task.store.is_dirty() {
+        task.commit_soon();
+    }
     task.publish();
     let guard = ended.clone().drop_guard();
     tokio::spawn(async move {
@@ -414,7 +417,7 @@ impl RunTask {
         let last = first.saturating_add(count - 1);
         if last > MAX_SEQ {
             let detail = format!("seq {last} is out of range");
-            return self.nack(session, &stream, wire::NackReason::Malformed, 0, detail);
+            return self.nack(session, &stream, wire::NackReason::Malformed, first, detail);
         }
         // Decoded before it is admitted: what cannot be decoded takes no seq.
         enum Records {
