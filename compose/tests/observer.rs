@@ -78,7 +78,10 @@ async fn watch(opts: Opts, held: bool, end: &AtomicBool) -> Vec<Seen> {
             let answer: Option<u32> = conn.query_first("SELECT 1").await.ok()?;
             (answer == Some(1)).then_some(conn)
         };
-        let outcome = tokio::time::timeout(patience, answered).await.ok().flatten();
+        let outcome = tokio::time::timeout(patience, answered)
+            .await
+            .ok()
+            .flatten();
         seen.push((began, clock.raw_ns(), outcome.is_some()));
         match (outcome, held) {
             (Some(conn), true) => connection = Some(conn),
@@ -124,7 +127,9 @@ fn missing() -> Option<&'static str> {
     if find::find(&none, &["mariadbd", "mysqld"], "").is_err() {
         return Some("mariadbd");
     }
-    find::find(&none, &["haproxy"], "").is_err().then_some("haproxy")
+    find::find(&none, &["haproxy"], "")
+        .is_err()
+        .then_some("haproxy")
 }
 
 #[test]
