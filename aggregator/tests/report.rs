@@ -532,6 +532,17 @@ fn a_run_resumed_after_a_crash_of_the_agent_counts_each_slot_once() {
 }
 
 #[test]
+fn samples_without_the_record_of_their_begin_still_count() {
+    let mut lab = Lab::new(standard("proxy"), 2 * S);
+    lab.probe(|blank, _| blank.clone());
+    lab.close();
+    let (_, json) = lab.report();
+    assert_eq!(json["conservation"]["stored"].as_u64(), Some(lab.sampled));
+    assert_eq!(row(&json, "reused", "bare")["ok"], 800);
+    assert!(caveats(&json).contains(&"agent"));
+}
+
+#[test]
 fn books_that_do_not_balance_are_shouted() {
     let mut lab = Lab::new(standard("proxy"), 2 * S);
     lab.begin();
