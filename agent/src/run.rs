@@ -318,6 +318,7 @@ impl ClientTask {
                 Wake::Overslept => {}
                 Wake::Probe(slot) => {
                     let sample = self.client.probe(slot, &self.give_up).await;
+                    self.schedule.free(self.tools.clock.raw_ns());
                     self.board.note(&sample);
                     self.tools.spool.sample(self.run, sample).await;
                 }
