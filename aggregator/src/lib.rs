@@ -2,20 +2,26 @@
 //! saw, reports.
 //!
 //! `ingest` and `control` are the server, `store` is the run folder that it
-//! writes and everything else reads.
+//! writes and everything else reads. `import` fills such a folder from what
+//! other programs measured. `align` relates clocks, `analyse` computes, `report`
+//! renders.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
 
+pub mod align;
+pub mod analyse;
 pub mod cli;
 pub mod commands;
 pub mod control;
 pub mod duration;
 pub mod exit;
+pub mod import;
 pub mod ingest;
 pub mod output;
+pub mod report;
 pub mod server;
 pub mod store;
 pub mod utc;

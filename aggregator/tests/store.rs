@@ -2,22 +2,46 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{lag, manifest, samples};
+use common::{lag, plan, samples};
 use gapscope_aggregator::store::disk::{Disk, Step};
 use gapscope_aggregator::store::footer::StreamKey;
-use gapscope_aggregator::store::manifest::RunState;
+use gapscope_aggregator::store::manifest::{FORMAT_VERSION, Manifest, RunState, Schedule};
 use gapscope_aggregator::store::{LossRecord, RunFolder, RunStore, StoreError};
-use gapscope_proto::clock::ClockKey;
+use gapscope_proto::clock::{Clock, ClockKey, SystemClock};
 use gapscope_proto::fault::{Fault, FaultScope, Span};
 use gapscope_proto::frame::StreamKind;
-use gapscope_proto::host::{HostRecord, ProbingEnded, ProbingStarted};
+use gapscope_proto::host::{HostFacts, HostRecord, ProbingEnded, ProbingStarted};
 use gapscope_proto::ids::{AgentId, Incarnation};
 use polars::prelude::*;
+
+fn manifest() -> Manifest {
+    let clock = SystemClock::new();
+    let plan = plan("t", 30_000_000_000);
+    Manifest {
+        format_version: FORMAT_VERSION,
+        run_id: plan.run_id,
+        state: RunState::Running,
+        created_utc: "2026-01-01T00:00:00.000Z".to_owned(),
+        closed_utc: None,
+        end_reason: None,
+        program_version: "test".to_owned(),
+        host: HostFacts::default(),
+        clock: clock.key(),
+        anchors: vec![clock.anchor()],
+        plan,
+        schedule: Schedule::OpenLoop,
+        subjects: Vec::new(),
+        labels: BTreeMap::new(),
+        agents: Vec::new(),
+        caveats: Vec::new(),
+    }
+}
 
 fn agent() -> AgentId {
     "agent-1".parse().expect("a name")

@@ -40,12 +40,16 @@ impl Aggregator {
     /// # Errors
     /// When nobody answers, with a hint.
     pub async fn control(&self) -> anyhow::Result<ControlClient<Channel>> {
-        let endpoint = Endpoint::from_shared(self.url.clone()).map_err(|error| {
+        let wrong = |why: String| {
             hinted(
-                format!("`{}` is not the URL of an aggregator: {error}", self.url),
+                format!("`{}` is not the URL of an aggregator: {why}", self.url),
                 "write it as http://HOST:PORT",
             )
-        })?;
+        };
+        let endpoint = Endpoint::from_shared(self.url.clone()).map_err(|e| wrong(root(&e)))?;
+        if endpoint.uri().scheme_str() != Some("http") || endpoint.uri().port().is_none() {
+            return Err(wrong("no http:// or no port".to_owned()));
+        }
         let channel = endpoint
             .connect_timeout(Duration::from_secs(5))
             .connect()

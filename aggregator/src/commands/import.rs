@@ -1,15 +1,173 @@
-//! The subcommand `import`.
+//! The subcommand `import`: turns what other programs measured into runs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use gapscope_proto::clock::{Clock, SystemClock};
+use gapscope_proto::host::{Anchor, HostRecord};
+use gapscope_proto::ids::{Incarnation, RunId};
 
 use crate::exit::Exit;
+use crate::import::lab08::{self, GivenFault, Imported};
+use crate::output;
+use crate::store::RunStore;
+use crate::store::disk::Disk;
+use crate::store::manifest::{
+    AgentEntry, FORMAT_VERSION, IncarnationEntry, Manifest, RunState, Schedule,
+};
+use crate::utc;
+
+/// What kind of files they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// The published samples of lab-08.
+    Lab08,
+}
 
 /// Its arguments.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// What kind of files they are.
+    #[arg(long)]
+    format: Format,
+    /// What was done during the run: `stop@10s=BACKEND`, counted from the first
+    /// probe's begin; may be given several times.
+    #[arg(long = "fault", value_name = "STEP@AFTER=BACKEND")]
+    faults: Vec<GivenFault>,
+    /// One run is made of each file.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Where runs are kept.
+    #[arg(long, default_value = "./runs", value_name = "DIR")]
+    data: PathBuf,
+}
 
-/// Carries it out.
+/// Carries it out: prints the new run's id for each file.
 ///
 /// # Errors
-/// When it could not be done.
-pub fn run(_args: Args) -> anyhow::Result<Exit> {
-    anyhow::bail!("this build has no `import`")
+/// When a file cannot be read or is not of the format, or the run cannot be
+/// written.
+pub fn run(args: Args) -> anyhow::Result<Exit> {
+    for file in &args.files {
+        let Format::Lab08 = args.format;
+        let run_id = RunId::generate();
+        let folder = import_lab08(file, run_id, &args.faults, &args.data)?;
+        output::note(format!(
+            "imported {} into {}",
+            file.display(),
+            folder.display()
+        ));
+        output::data(run_id);
+    }
+    Ok(Exit::Ok)
+}
+
+/// Makes a run of one lab-08 file; returns its folder.
+///
+/// # Errors
+/// As [`run`].
+pub fn import_lab08(
+    file: &Path,
+    run_id: RunId,
+    faults: &[GivenFault],
+    data: &Path,
+) -> anyhow::Result<PathBuf> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| anyhow::anyhow!("cannot read `{}`: {error}", file.display()))?;
+    let scenario = file
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let run = lab08::import(&text, run_id, &scenario, faults)
+        .map_err(|error| anyhow::anyhow!("cannot import `{}`: {error}", file.display()))?;
+    for fault in faults {
+        let seen = run
+            .samples
+            .iter()
+            .any(|s| s.backend.as_deref() == Some(fault.backend.as_str()));
+        if !seen {
+            output::note(format!(
+                "warning: no probe in `{}` was answered by `{}`: the fault will have exposed \
+                 nobody",
+                file.display(),
+                fault.backend
+            ));
+        }
+    }
+    std::fs::create_dir_all(data)
+        .map_err(|error| anyhow::anyhow!("cannot make `{}`: {error}", data.display()))?;
+    let incarnation = Incarnation::generate();
+    let mut store = RunStore::create(data, manifest(&run, incarnation, file), Disk::default())?;
+    let Imported {
+        agent,
+        started,
+        ended,
+        samples,
+        faults,
+        ..
+    } = run;
+    let host = [HostRecord::Started(started), HostRecord::Ended(ended)];
+    store.append_host(&agent, incarnation, host);
+    store.append_samples(&agent, incarnation, samples);
+    for fault in faults {
+        store.record_fault(fault)?;
+    }
+    let closed = utc::rfc3339(SystemClock::new().anchor().realtime_ns);
+    store.close(|manifest| {
+        manifest.state = RunState::Closed;
+        manifest.closed_utc = Some(closed);
+        manifest.end_reason = Some("imported".to_owned());
+    })?;
+    Ok(store.folder().to_owned())
+}
+
+fn manifest(run: &Imported, incarnation: Incarnation, file: &Path) -> Manifest {
+    let at = run.began_realtime_ns;
+    Manifest {
+        format_version: FORMAT_VERSION,
+        run_id: run.plan.run_id,
+        state: RunState::Running,
+        created_utc: utc::rfc3339(at),
+        closed_utc: None,
+        end_reason: None,
+        program_version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: run.host.clone(),
+        clock: run.clock.clone(),
+        anchors: vec![Anchor {
+            raw_before_ns: at,
+            raw_after_ns: at,
+            monotonic_ns: at,
+            boottime_ns: at,
+            realtime_ns: at,
+            timer_late_ns: 0,
+        }],
+        plan: run.plan.clone(),
+        schedule: Schedule::Reconstructed,
+        subjects: Vec::new(),
+        labels: BTreeMap::from([
+            ("imported_format".to_owned(), "lab08".to_owned()),
+            (
+                "imported_from".to_owned(),
+                file.file_name()
+                    .map(|name| name.to_string_lossy().into_owned())
+                    .unwrap_or_default(),
+            ),
+        ]),
+        agents: vec![AgentEntry {
+            agent_id: run.agent.clone(),
+            program_version: "imported".to_owned(),
+            host: run.host.clone(),
+            targets: run.targets.clone(),
+            incarnations: vec![IncarnationEntry {
+                incarnation,
+                clock: run.clock.clone(),
+                started: None,
+                ended: None,
+                samples_announced: 0,
+                samples_committed: 0,
+                host_committed: 0,
+            }],
+        }],
+        caveats: run.caveats.clone(),
+    }
 }

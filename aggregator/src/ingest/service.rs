@@ -16,8 +16,8 @@ use prost::Message;
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::command::Command;
 use super::hub::{Agent, Hub};
-use super::run::Command;
 use super::session::{Link, Session};
 use crate::store::LossRecord;
 use crate::store::manifest::{RunState, TargetEntry};
@@ -32,6 +32,8 @@ pub const WINDOW_BYTES: u64 = 8 << 20;
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Without a sign of life for so long, the other side is gone.
 pub const SILENCE: Duration = Duration::from_secs(6);
+/// When to try again with a run that is here and cannot be opened.
+const RETRY_AFTER_MS: u32 = 10_000;
 /// Most streams and targets in a hello.
 const MAX_OFFERED: usize = 10_000;
 
@@ -205,7 +207,18 @@ async fn welcome(
     let mut ended = Vec::new();
     for (run, streams) in by_run {
         // A run that is not here gets its Nack when its frames come.
-        let Some(handle) = open(hub, run).await? else {
+        let found = match hub.run(run).await {
+            Ok(found) => found,
+            Err(error) => {
+                // Its frames will be told to wait; other runs are not held up.
+                tracing::error!(%run, "{error}");
+                continue;
+            }
+        };
+        let Some(handle) = found else {
+            if hub.flush.is_cancelled() {
+                return Err(Status::unavailable("the aggregator is shutting down"));
+            }
             if running.contains(&run) {
                 ended.push((run, "this run is not here"));
             }
@@ -234,7 +247,7 @@ async fn welcome(
             ended.push((run, "this run has ended here"));
         }
     }
-    link.send(Kind::Welcome(wire::Welcome {
+    link.open(wire::Welcome {
         protocol: PROTOCOL_VERSION,
         program_version: env!("CARGO_PKG_VERSION").to_owned(),
         max_frame_bytes: MAX_FRAME_BYTES as u32,
@@ -242,7 +255,7 @@ async fn welcome(
         heartbeat_ms: HEARTBEAT.as_millis() as u32,
         committed,
         clock: Some((&hub.clock().key()).into()),
-    }));
+    });
     for (run, reason) in ended {
         link.send(Kind::StopRun(wire::StopRun {
             run_id: run.to_string(),
@@ -258,13 +271,6 @@ async fn welcome(
         },
     );
     Ok(session)
-}
-
-async fn open(hub: &Hub, run: RunId) -> Result<Option<super::run::Handle>, Status> {
-    hub.run(run).await.map_err(|error| {
-        tracing::error!(%run, "{error}");
-        Status::internal(error.to_string())
-    })
 }
 
 async fn take_in(
@@ -324,7 +330,21 @@ async fn to_run(
     mut command: Command,
 ) -> Result<(), Status> {
     for _ in 0..3 {
-        let Some(handle) = open(hub, stream.run).await? else {
+        let found = match hub.run(stream.run).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::error!(run = %stream.run, "{error}");
+                session.link.send(Kind::Nack(wire::Nack {
+                    stream: Some((&stream).into()),
+                    reason: wire::NackReason::Busy.into(),
+                    expected_seq: first_seq,
+                    detail: error.to_string(),
+                    retry_after_ms: RETRY_AFTER_MS,
+                }));
+                return Ok(());
+            }
+        };
+        let Some(handle) = found else {
             if hub.flush.is_cancelled() {
                 return Err(Status::unavailable("the aggregator is shutting down"));
             }

@@ -18,6 +18,8 @@ const OUTBOX: usize = 1024;
 #[derive(Debug)]
 pub struct Link {
     outbox: mpsc::Sender<wire::AggregatorMessage>,
+    /// What is to be sent and must wait for the Welcome; none once it is out.
+    waiting: Mutex<Option<Vec<Kind>>>,
     closed: CancellationToken,
     status: Mutex<Option<Status>>,
 }
@@ -34,6 +36,7 @@ impl Link {
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
         let link = Arc::new(Self {
             outbox,
+            waiting: Mutex::new(Some(Vec::new())),
             closed: parent.child_token(),
             status: Mutex::new(None),
         });
@@ -50,8 +53,26 @@ impl Link {
         (link, messages)
     }
 
+    /// Sends the Welcome, then what has waited for it: a run may have something
+    /// to say to a session while the session is still asking other runs.
+    pub fn open(&self, welcome: wire::Welcome) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.push(Kind::Welcome(welcome));
+        for kind in waiting.take().into_iter().flatten() {
+            self.push(kind);
+        }
+    }
+
     /// Sends, or closes the link if the other end does not read.
     pub fn send(&self, kind: Kind) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *waiting {
+            Some(waiting) if waiting.len() < OUTBOX => waiting.push(kind),
+            _ => self.push(kind),
+        }
+    }
+
+    fn push(&self, kind: Kind) {
         let message = wire::AggregatorMessage { kind: Some(kind) };
         if let Err(mpsc::error::TrySendError::Full(_)) = self.outbox.try_send(message) {
             self.close(Status::resource_exhausted(
@@ -98,4 +119,47 @@ pub struct Session {
     pub incarnation: Incarnation,
     /// The way to the agent.
     pub link: Arc<Link>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::StreamExt;
+
+    #[tokio::test]
+    async fn the_welcome_comes_first_and_the_status_last() {
+        let (link, messages) = Link::new(&CancellationToken::new());
+        link.send(Kind::Ack(wire::Ack::default()));
+        link.open(wire::Welcome::default());
+        link.send(Kind::Drain(wire::Drain::default()));
+        link.close(Status::aborted("enough"));
+        link.close(Status::internal("the first reason stands"));
+        let heard: Vec<_> = messages.collect().await;
+        let kinds: Vec<_> = heard.iter().flatten().flat_map(|m| &m.kind).collect();
+        assert!(
+            matches!(kinds[..], [Kind::Welcome(_), Kind::Ack(_), Kind::Drain(_)]),
+            "{kinds:?}"
+        );
+        let last = heard.last().expect("there is one");
+        assert_eq!(
+            last.as_ref().map_err(|status| status.code()).err(),
+            Some(tonic::Code::Aborted)
+        );
+        assert_eq!(heard.len(), 4);
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_never_reads_is_given_up() {
+        let (link, messages) = Link::new(&CancellationToken::new());
+        link.open(wire::Welcome::default());
+        for _ in 0..OUTBOX {
+            link.send(Kind::Ack(wire::Ack::default()));
+        }
+        link.closed().await;
+        let last = messages.collect::<Vec<_>>().await.pop().expect("a status");
+        assert_eq!(
+            last.map_err(|status| status.code()).err(),
+            Some(tonic::Code::ResourceExhausted)
+        );
+    }
 }

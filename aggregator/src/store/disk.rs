@@ -103,7 +103,8 @@ impl Disk {
         self.step(Step::Rename, path)
             .and_then(|()| fs::rename(temporary, path))
             .map_err(StoreError::io("rename", path))?;
-        self.sync_folder(path.parent().unwrap_or(Path::new(".")))
+        let folder = path.parent().filter(|folder| *folder != Path::new(""));
+        self.sync_folder(folder.unwrap_or(Path::new(".")))
     }
 
     /// As [`Disk::write`], from bytes at hand.

@@ -1,11 +1,8 @@
 //! Made-up records for tests.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gapscope_aggregator::store::manifest::{FORMAT_VERSION, Manifest, RunState, Schedule};
-use gapscope_proto::clock::{Clock, SystemClock};
-use gapscope_proto::host::{HostFacts, HostRecord, Lag};
+use gapscope_proto::host::{HostRecord, Lag};
 use gapscope_proto::ids::RunId;
 use gapscope_proto::plan::{ClientGroup, ClientKind, RunPlan, Timeouts};
 use gapscope_proto::sample::{Cause, Outcome, Phase, Sample, Style};
@@ -32,29 +29,6 @@ pub(crate) fn plan(target: &str, duration_ns: u64) -> RunPlan {
         }],
         identity: None,
         scenario_toml: String::new(),
-    }
-}
-
-pub(crate) fn manifest() -> Manifest {
-    let clock = SystemClock::new();
-    let plan = plan("t", 30_000_000_000);
-    Manifest {
-        format_version: FORMAT_VERSION,
-        run_id: plan.run_id,
-        state: RunState::Running,
-        created_utc: "2026-01-01T00:00:00.000Z".to_owned(),
-        closed_utc: None,
-        end_reason: None,
-        program_version: "test".to_owned(),
-        host: HostFacts::default(),
-        clock: clock.key(),
-        anchors: vec![clock.anchor()],
-        plan,
-        schedule: Schedule::OpenLoop,
-        subjects: Vec::new(),
-        labels: BTreeMap::new(),
-        agents: Vec::new(),
-        caveats: Vec::new(),
     }
 }
 

@@ -1,0 +1,471 @@
+//! From a run's folder to the clients' histories.
+//!
+//! One agent, target and style is read at a time, so that memory is bounded by
+//! the largest of these, not by the run. Words are decoded once per distinct
+//! word.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gapscope_proto::clock::ClockKey;
+use gapscope_proto::host::{Exchange, ProbingStarted};
+use gapscope_proto::ids::{AgentId, Incarnation, TargetName};
+use gapscope_proto::sample::{Outcome, Phase, Style};
+use polars::prelude::*;
+
+use super::series::{ClientKey, ClientSeries, Life, Probe};
+use crate::store::manifest::{AgentEntry, Manifest, RunState, Schedule};
+use crate::store::reader::RunFolder;
+use crate::store::schema::{self, host, samples};
+
+/// Why a run cannot be analysed.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Its folder cannot be read.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
+    /// Its tables are not what they should be.
+    #[error("cannot analyse the run's tables: {0}")]
+    Table(#[from] PolarsError),
+}
+
+/// Words seen so far, by number.
+#[derive(Debug, Default, Clone)]
+pub struct Names {
+    words: Vec<String>,
+    numbers: HashMap<String, u32>,
+}
+
+impl Names {
+    /// The word's number, new if need be.
+    pub fn number(&mut self, word: &str) -> u32 {
+        if let Some(number) = self.numbers.get(word) {
+            return *number;
+        }
+        let number = u32::try_from(self.words.len()).unwrap_or(u32::MAX);
+        self.words.push(word.to_owned());
+        self.numbers.insert(word.to_owned(), number);
+        number
+    }
+
+    /// The number's word.
+    pub fn word(&self, number: u32) -> &str {
+        self.words.get(number as usize).map_or("?", String::as_str)
+    }
+}
+
+/// A clock of an agent, with the starts of the agent that read it.
+#[derive(Debug, Clone)]
+pub struct AgentClock {
+    /// Which agent.
+    pub agent: AgentId,
+    /// Which clock.
+    pub clock: ClockKey,
+    /// The starts, in order; a probe's `life` is an index into these.
+    pub lives: Vec<(Incarnation, Life)>,
+}
+
+/// A start's first due sample, and its last sign of life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signs {
+    /// When its first sample was due.
+    pub first_due_ns: Option<i64>,
+    /// When it was last heard of, by its samples and ticker.
+    pub last_ns: i64,
+}
+
+/// The signs of each start, by agent and start.
+pub type AllSigns = BTreeMap<(String, String), Signs>;
+
+/// What the samples and tickers say of each start of each agent.
+///
+/// # Errors
+/// When the tables cannot be read.
+pub fn signs(folder: &RunFolder) -> Result<AllSigns, LoadError> {
+    let mut all = AllSigns::new();
+    for (frame, last, first) in [
+        (
+            folder.samples()?,
+            samples::FINISHED_NS,
+            Some(samples::SCHEDULED_NS),
+        ),
+        (folder.lag()?, host::AT_NS, None),
+    ] {
+        let found = frame
+            .group_by([col(samples::AGENT_ID), col(samples::INCARNATION)])
+            .agg([
+                col(last).max(),
+                col(first.unwrap_or(last)).min().alias("first"),
+            ])
+            .collect()?;
+        let agents = words(&found, samples::AGENT_ID, str::to_owned)?;
+        let incarnations = words(&found, samples::INCARNATION, str::to_owned)?;
+        let lasts = found.column(last)?.i64()?;
+        let firsts = found.column("first")?.i64()?;
+        for (i, (agent, incarnation)) in agents.into_iter().zip(incarnations).enumerate() {
+            if let (Some(agent), Some(incarnation), Some(last_ns)) =
+                (agent, incarnation, lasts.get(i))
+            {
+                let signs = all.entry((agent, incarnation)).or_insert(Signs {
+                    first_due_ns: None,
+                    last_ns,
+                });
+                signs.last_ns = last_ns.max(signs.last_ns);
+                if first.is_some() {
+                    signs.first_due_ns = firsts.get(i);
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The agent's clocks, each with its starts; and what is wrong with them.
+pub fn agent_clocks(
+    manifest: &Manifest,
+    agent: &AgentEntry,
+    signs: &AllSigns,
+) -> (Vec<AgentClock>, Vec<String>) {
+    let mut clocks: Vec<AgentClock> = Vec::new();
+    let mut caveats = Vec::new();
+    for entry in &agent.incarnations {
+        let name = entry.incarnation.to_string();
+        let found = signs.get(&(agent.agent_id.to_string(), name.clone()));
+        let sign = found.map(|signs| signs.last_ns);
+        let started = match (&entry.started, found) {
+            (Some(started), _) => started.clone(),
+            (None, Some(signs)) => {
+                caveats.push(format!(
+                    "agent {}, start {name}: samples are there, but not the record of its begin; \
+                     what was due is taken from the samples",
+                    agent.agent_id
+                ));
+                ProbingStarted {
+                    origin_ns: signs.first_due_ns.unwrap_or(signs.last_ns),
+                    planned_end_ns: signs.last_ns,
+                    clock: entry.clock.clone(),
+                }
+            }
+            (None, None) => continue,
+        };
+        let (due_until_ns, alive_until_ns) = match (&entry.ended, sign) {
+            (Some(ended), _) => (ended.end_ns, ended.end_ns),
+            // Still being written: nothing is missing yet.
+            (None, sign) if manifest.state == RunState::Running => {
+                let now = sign.unwrap_or(started.origin_ns);
+                (now, now)
+            }
+            (None, sign) => {
+                caveats.push(format!(
+                    "agent {} vanished {}; slots after that are absent: no data",
+                    agent.agent_id,
+                    sign.map_or("before its first sample".to_owned(), |at| format!(
+                        "{:.1} s after its begin",
+                        at.saturating_sub(started.origin_ns) as f64 / 1e9
+                    ))
+                ));
+                (started.planned_end_ns, sign.unwrap_or(started.origin_ns))
+            }
+        };
+        let life = Life {
+            clock: started.clock.clone(),
+            origin_ns: started.origin_ns,
+            due_from_ns: found
+                .and_then(|signs| signs.first_due_ns)
+                .unwrap_or(due_until_ns),
+            due_until_ns,
+            alive_until_ns,
+        };
+        match clocks.iter_mut().find(|c| c.clock == started.clock) {
+            Some(clock) => clock.lives.push((entry.incarnation, life)),
+            None => clocks.push(AgentClock {
+                agent: agent.agent_id.clone(),
+                clock: started.clock.clone(),
+                lives: vec![(entry.incarnation, life)],
+            }),
+        }
+    }
+    if clocks.len() > 1 {
+        caveats.push(format!(
+            "agent {} was started with {} different clocks (its host was started again): each \
+             has rows of its own",
+            agent.agent_id,
+            clocks.len()
+        ));
+    }
+    for clock in &mut clocks {
+        clock
+            .lives
+            .sort_by_key(|(_, life)| (life.origin_ns, life.due_from_ns));
+        // A start that found nothing left to do has no part in the schedule.
+        let first = clock.lives[0].0;
+        clock.lives.retain(|(incarnation, life)| {
+            *incarnation == first || life.due_from_ns < life.due_until_ns
+        });
+        clock.lives[0].1.due_from_ns = clock.lives[0].1.origin_ns;
+        for next in 1..clock.lives.len() {
+            // From one start to the next the agent should have been probing.
+            let (origin, begin) = {
+                let before = clock.lives[next - 1].1.origin_ns;
+                let life = &mut clock.lives[next].1;
+                if life.origin_ns != before {
+                    life.due_from_ns = life.origin_ns;
+                }
+                (life.origin_ns, life.due_from_ns)
+            };
+            clock.lives[next - 1].1.due_until_ns = begin.max(origin);
+        }
+    }
+    (clocks, caveats)
+}
+
+/// Times in which a start of an agent saw nothing, by agent and start.
+pub type Pauses = BTreeMap<(String, String), Vec<(i64, i64)>>;
+
+/// When each start's ticker was late by more than `deadline_ns`: the agent saw
+/// nothing then.
+///
+/// # Errors
+/// When the table cannot be read.
+pub fn pauses(folder: &RunFolder, deadline_ns: i64) -> Result<Pauses, LoadError> {
+    const TICK_NS: i64 = 10_000_000;
+    let late = folder
+        .lag()?
+        .filter(col(host::LATE_MAX_NS).gt(lit(u64::try_from(deadline_ns).unwrap_or(0))))
+        .collect()?;
+    let agents = words(&late, samples::AGENT_ID, str::to_owned)?;
+    let incarnations = words(&late, samples::INCARNATION, str::to_owned)?;
+    let at = late.column(host::AT_NS)?.i64()?;
+    let ticks = late.column(host::TICKS)?.u32()?;
+    let by = late.column(host::LATE_MAX_NS)?.u64()?;
+    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for i in 0..late.height() {
+        if let (Some(agent), Some(incarnation), Some(at), Some(ticks), Some(by)) = (
+            agents[i].clone(),
+            incarnations[i].clone(),
+            at.get(i),
+            ticks.get(i),
+            by.get(i),
+        ) {
+            let from = at.saturating_sub(TICK_NS * i64::from(ticks));
+            let to = at.saturating_add(i64::try_from(by).unwrap_or(i64::MAX));
+            found
+                .entry((agent, incarnation))
+                .or_default()
+                .push((from, to));
+        }
+    }
+    Ok(found)
+}
+
+/// The clock exchanges of each agent clock.
+///
+/// # Errors
+/// When the table cannot be read.
+pub fn exchanges(
+    folder: &RunFolder,
+    clocks: &BTreeMap<(String, String), ClockKey>,
+) -> Result<BTreeMap<ClockKey, Vec<Exchange>>, LoadError> {
+    let table = folder.clock_exchanges()?.collect()?;
+    let agents = words(&table, samples::AGENT_ID, str::to_owned)?;
+    let incarnations = words(&table, samples::INCARNATION, str::to_owned)?;
+    let boot_ids = words(&table, host::SERVER_BOOT_ID, str::to_owned)?;
+    let namespaces = table.column(host::SERVER_TIME_NAMESPACE)?.u64()?;
+    let column =
+        |name: &str| -> Result<Int64Chunked, LoadError> { Ok(table.column(name)?.i64()?.clone()) };
+    let (a1, s1) = (column(host::A1_NS)?, column(host::S1_NS)?);
+    let (s2, a2) = (column(host::S2_NS)?, column(host::A2_NS)?);
+    let mut found: BTreeMap<ClockKey, Vec<Exchange>> = BTreeMap::new();
+    for i in 0..table.height() {
+        let (Some(agent), Some(incarnation)) = (agents[i].clone(), incarnations[i].clone()) else {
+            continue;
+        };
+        let Some(clock) = clocks.get(&(agent, incarnation)) else {
+            continue;
+        };
+        if let (Some(a1_ns), Some(s1_ns), Some(s2_ns), Some(a2_ns), Some(boot_id), Some(ns)) = (
+            a1.get(i),
+            s1.get(i),
+            s2.get(i),
+            a2.get(i),
+            boot_ids[i].clone(),
+            namespaces.get(i),
+        ) {
+            found.entry(clock.clone()).or_default().push(Exchange {
+                a1_ns,
+                s1_ns,
+                s2_ns,
+                a2_ns,
+                server: ClockKey {
+                    boot_id,
+                    time_namespace: ns,
+                },
+            });
+        }
+    }
+    Ok(found)
+}
+
+/// The histories of one agent's clients of one target and style, in order of
+/// their numbers; clients that are planned and have no sample included.
+///
+/// # Errors
+/// When the samples cannot be read.
+pub fn clients(
+    folder: &RunFolder,
+    clock: &AgentClock,
+    target: &TargetName,
+    style: Style,
+    names: &mut Names,
+) -> Result<Vec<ClientSeries>, LoadError> {
+    let manifest = folder.manifest();
+    let columns = [
+        samples::INCARNATION,
+        samples::CLIENT,
+        samples::SLOT,
+        samples::SCHEDULED_NS,
+        samples::STARTED_NS,
+        samples::FINISHED_NS,
+        samples::PHASE,
+        samples::OUTCOME,
+        samples::CAUSE,
+        samples::ERROR_CODE,
+        samples::CONNECTION,
+        samples::CONNECTION_ID,
+        samples::BACKEND,
+    ];
+    let table = folder
+        .samples()?
+        .filter(
+            col(samples::AGENT_ID)
+                .eq(lit(clock.agent.as_str()))
+                .and(col(samples::TARGET).eq(lit(target.as_str())))
+                .and(col(samples::STYLE).eq(lit(style.as_str()))),
+        )
+        .select(columns.map(col))
+        .collect()?;
+    let mut by_client: BTreeMap<u16, Vec<Probe>> = BTreeMap::new();
+    for (client, probe) in probes(&table, clock, names)? {
+        by_client.entry(client).or_default().push(probe);
+    }
+    let lives: Vec<Life> = clock.lives.iter().map(|(_, life)| life.clone()).collect();
+    let mut all = Vec::new();
+    for group in manifest
+        .plan
+        .groups
+        .iter()
+        .filter(|g| &g.target == target && g.style == style)
+    {
+        for (index, client) in (0..group.clients).zip(group.client_numbers()) {
+            let mut probes = by_client.remove(&client).unwrap_or_default();
+            probes.sort_unstable_by_key(|p| (p.life, p.slot, p.started));
+            all.push(ClientSeries {
+                key: ClientKey {
+                    agent: clock.agent.clone(),
+                    target: target.clone(),
+                    style,
+                    client,
+                },
+                kind: group.kind,
+                interval_ns: i64::try_from(group.interval_ns).unwrap_or(i64::MAX),
+                phase_ns: i64::try_from(group.phase_ns(index)).unwrap_or(i64::MAX),
+                timeouts: group.timeouts,
+                reconstructed: manifest.schedule == Schedule::Reconstructed,
+                lives: lives.clone(),
+                probes,
+            });
+        }
+    }
+    all.sort_by_key(|series| series.key.client);
+    Ok(all)
+}
+
+fn probes(
+    table: &DataFrame,
+    clock: &AgentClock,
+    names: &mut Names,
+) -> Result<Vec<(u16, Probe)>, LoadError> {
+    let life_of: HashMap<String, u16> = clock
+        .lives
+        .iter()
+        .zip(0u16..)
+        .map(|((incarnation, _), life)| (incarnation.to_string(), life))
+        .collect();
+    let lives = words(table, samples::INCARNATION, |word| {
+        life_of.get(word).copied()
+    })?;
+    let phases = words(table, samples::PHASE, |w| w.parse().unwrap_or(Phase::Query))?;
+    let outcomes = words(table, samples::OUTCOME, |word| {
+        word.parse().unwrap_or(Outcome::ProtocolError)
+    })?;
+    let causes = words(table, samples::CAUSE, |word| word.parse().ok())?;
+    let backends = words(table, samples::BACKEND, |word| names.number(word))?;
+    let clients = table.column(samples::CLIENT)?.u16()?;
+    let slots = table.column(samples::SLOT)?.u64()?;
+    let scheduled = table.column(samples::SCHEDULED_NS)?.i64()?;
+    let started = table.column(samples::STARTED_NS)?.i64()?;
+    let finished = table.column(samples::FINISHED_NS)?.i64()?;
+    let codes = table.column(samples::ERROR_CODE)?.u16()?;
+    let connections = table.column(samples::CONNECTION)?.u32()?;
+    let ids = table.column(samples::CONNECTION_ID)?.u64()?;
+    let mut codes = codes.iter();
+    let mut connections = connections.iter();
+    let mut ids = ids.iter();
+    let mut found = Vec::with_capacity(table.height());
+    let times = scheduled.iter().zip(started.iter()).zip(finished.iter());
+    for (i, ((client, slot), ((scheduled, started), finished))) in
+        clients.iter().zip(slots.iter()).zip(times).enumerate()
+    {
+        let error_code = codes.next().flatten();
+        let connection = connections.next().flatten();
+        let connection_id = ids.next().flatten();
+        let (Some(client), Some(slot), Some(scheduled), Some(started), Some(finished)) =
+            (client, slot, scheduled, started, finished)
+        else {
+            continue;
+        };
+        let Some(life) = lives[i].flatten() else {
+            continue;
+        };
+        found.push((
+            client,
+            Probe {
+                life,
+                slot,
+                scheduled,
+                started,
+                finished,
+                phase: phases[i].unwrap_or(Phase::Query),
+                outcome: outcomes[i].unwrap_or(Outcome::ProtocolError),
+                cause: causes[i].flatten(),
+                error_code,
+                connection,
+                connection_id,
+                backend: backends[i],
+            },
+        ));
+    }
+    Ok(found)
+}
+
+/// A column of words, each distinct one decoded once.
+fn words<T: Clone>(
+    table: &DataFrame,
+    name: &str,
+    mut decode: impl FnMut(&str) -> T,
+) -> Result<Vec<Option<T>>, LoadError> {
+    let column = table.column(name)?.cast(&schema::dictionary())?;
+    let categories = column.cat32()?;
+    let mapping = categories.get_mapping();
+    let mut known: HashMap<u32, Option<T>> = HashMap::new();
+    Ok(categories
+        .physical()
+        .iter()
+        .map(|number| {
+            let number = number?;
+            known
+                .entry(number)
+                .or_insert_with(|| mapping.cat_to_str(number).map(&mut decode))
+                .clone()
+        })
+        .collect())
+}

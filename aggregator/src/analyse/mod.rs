@@ -1,0 +1,23 @@
+//! What the clients saw: from stored samples to outages, fates and verdicts.
+//!
+//! [`load`] reads the histories of clients; all else is pure. [`series`] says
+//! what a probe and a slot are worth, [`stretch`] what a run of bad ones proves,
+//! [`merge`] what several clients prove together, [`fault`] what one client went
+//! through in a fault, [`fate`] and [`verdict`] what that is called, [`latency`]
+//! and [`changes`] the rest; [`row`] puts it together for one target, style and
+//! kind, [`run`] for a run.
+
+pub mod changes;
+pub mod fate;
+pub mod fault;
+pub mod latency;
+pub mod load;
+pub mod merge;
+pub mod row;
+pub mod run;
+pub mod series;
+pub mod stretch;
+pub mod verdict;
+
+#[cfg(test)]
+mod simulation;

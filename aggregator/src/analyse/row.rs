@@ -1,0 +1,519 @@
+//! All that is said of one agent's clients of one target, style and kind.
+//!
+//! The time is split three ways. Healthy: decided before the first fault was
+//! asked for. During: from a fault's `asked` until its last hurt client is back,
+//! at least for a second. After: the rest. A probe that a fault caught in
+//! flight counts as during, whenever it was due.
+
+use std::collections::BTreeMap;
+
+use gapscope_proto::fault::Span;
+use gapscope_proto::ids::{AgentId, TargetName};
+use gapscope_proto::plan::{ClientKind, Timeouts};
+use gapscope_proto::sample::{Cause, Outcome, Style};
+
+use super::changes::{Changes, changes};
+use super::fate::Exposure;
+use super::fault::{LocalFault, Seen, exposure_window_ns, look};
+use super::latency::{Quantiles, Values};
+use super::merge::{self, Merged};
+use super::series::{ClientSeries, Slot, SlotCounts, Worth};
+use super::stretch::{Blind, MaxGap, Stretch, stretches};
+use super::verdict::{Judged, Judgement, judge};
+
+/// What the analysis of a row needs beside the clients. Times are those of the
+/// row's agent.
+#[derive(Debug, Clone)]
+pub struct Context<'a> {
+    /// How late an answer may be and still count.
+    pub deadline_ns: i64,
+    /// When the first fault was asked for; the number's limit for none.
+    pub first_fault_ns: i64,
+    /// The judged faults, in order of `asked`.
+    pub faults: &'a [LocalFault],
+    /// When the agent itself was late by more than the deadline.
+    pub pauses: &'a [(i64, i64)],
+}
+
+/// Values of the whole time, and of its parts.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Split<T> {
+    /// All.
+    pub all: T,
+    /// Before the first fault.
+    pub healthy: T,
+    /// While a fault had its effect.
+    pub during: T,
+    /// After a fault had its effect.
+    pub after: T,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Healthy,
+    During,
+    After,
+}
+
+impl<T> Split<T> {
+    fn part(&mut self, part: Part) -> &mut T {
+        match part {
+            Part::Healthy => &mut self.healthy,
+            Part::During => &mut self.during,
+            Part::After => &mut self.after,
+        }
+    }
+}
+
+/// Whose outage a window is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// One client's.
+    Client(u16),
+    /// Somebody's.
+    Any,
+    /// Everybody's at once.
+    All,
+}
+
+/// An outage as it is reported. Times are the agent's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Whose.
+    pub scope: Scope,
+    /// Begin of the last good probe before; none: open to the left.
+    pub from_ns: Option<i64>,
+    /// End of the first good probe after; none: ongoing.
+    pub to_ns: Option<i64>,
+    /// Begin of the first bad probe; of one client only.
+    pub first_bad_ns: Option<i64>,
+    /// Longest time without an answer; of one client only.
+    pub gap_ns: Option<i64>,
+    /// It is at least so long.
+    pub gap_is_at_least: bool,
+    /// The service was out for at least so long.
+    pub lower_ns: i64,
+    /// At most so long; none: unbounded.
+    pub upper_ns: Option<i64>,
+    /// Spent in the client's own timeouts; of one client only.
+    pub own_timeout_ns: Option<i64>,
+    /// Probes not answered, and answered late; of one client only.
+    pub bad: u64,
+    /// Probes answered late.
+    pub late: u64,
+    /// No good probe after.
+    pub ongoing: bool,
+    /// No good probe before or after.
+    pub never_served: bool,
+    /// Part of it was not watched.
+    pub no_data: bool,
+    /// The fault in whose horizon it began.
+    pub fault: Option<u32>,
+}
+
+/// A row's clients in one fault. Times are the agent's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FaultRow {
+    /// The fault's id.
+    pub fault: u32,
+    /// When it was asked for.
+    pub asked: Span,
+    /// What became of the clients.
+    pub judgement: Judgement,
+    /// Every client: number, exposure, fate, and what happened when.
+    pub clients: Vec<(u16, Seen)>,
+    /// Longest time without an answer of an exposed or hurt client.
+    pub gap: MaxGap,
+    /// The client's own timeouts in that client's longest window.
+    pub own_timeout_ns: i64,
+    /// That window's bounds, if there is one.
+    pub outage: Option<(i64, Option<i64>)>,
+    /// Begin of the first bad probe, and when it was known to be bad.
+    pub first_bad: Option<(i64, i64)>,
+    /// First answer from another backend to a client that was held.
+    pub first_from_survivor: Option<i64>,
+    /// Last hurt client good again; none if nobody was hurt or somebody is not.
+    pub all_back: Option<i64>,
+    /// Last answer from the subject.
+    pub last_from_subject: Option<i64>,
+    /// Begin of the last new connection that led to the subject.
+    pub last_connect_to_subject: Option<i64>,
+}
+
+/// How often something went wrong, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ErrorCount {
+    /// Probes.
+    pub count: u64,
+    /// End of the first.
+    pub first_ns: i64,
+    /// End of the last.
+    pub last_ns: i64,
+}
+
+/// Key of an error: outcome, cause, MySQL number.
+pub type ErrorKey = (Outcome, Option<Cause>, Option<u16>);
+
+/// Answers that came from another backend than the ones before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Switches {
+    /// How often, over all clients.
+    pub count: u64,
+    /// The first.
+    pub first_ns: i64,
+    /// The last.
+    pub last_ns: i64,
+}
+
+/// All that is said of one agent's clients of one target, style and kind.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Who probed.
+    pub agent: AgentId,
+    /// What.
+    pub target: TargetName,
+    /// How.
+    pub style: Style,
+    /// Which kind of client.
+    pub kind: ClientKind,
+    /// How many clients.
+    pub clients: usize,
+    /// Time between a client's slots.
+    pub interval_ns: i64,
+    /// The clients' timeouts.
+    pub timeouts: Timeouts,
+    /// First origin of the agent: zero of the row's times.
+    pub origin_ns: i64,
+    /// What became of all slots.
+    pub slots: Split<SlotCounts>,
+    /// Of answered probes, their own duration.
+    pub latency: Split<Quantiles>,
+    /// Of due slots, the time to the answer.
+    pub response: Split<Quantiles>,
+    /// Connections, sessions, backends.
+    pub changes: Changes,
+    /// Most backends that one client saw while healthy.
+    pub healthy_backends_a_client: usize,
+    /// Longest time a client went without an answer.
+    pub max_gap: MaxGap,
+    /// Outages of each client, of any, and of all.
+    pub windows: Vec<Window>,
+    /// Client-time lost: at least, at most.
+    pub client_time_lost: (i64, Option<i64>),
+    /// What went wrong.
+    pub errors: BTreeMap<ErrorKey, ErrorCount>,
+    /// Backend switches by (from, to).
+    pub switches: BTreeMap<(u32, u32), Switches>,
+    /// Each judged fault.
+    pub faults: Vec<FaultRow>,
+}
+
+impl Row {
+    /// Windows of single clients.
+    pub fn client_windows(&self) -> impl Iterator<Item = &Window> {
+        self.windows
+            .iter()
+            .filter(|w| matches!(w.scope, Scope::Client(_)))
+    }
+
+    /// The client's window with the largest upper bound (ongoing ones first).
+    pub fn longest_outage(&self) -> Option<&Window> {
+        self.client_windows().max_by_key(|w| longest_key(w))
+    }
+}
+
+/// Orders windows by what they can have lasted.
+pub fn longest_key(window: &Window) -> (bool, i64, i64) {
+    (
+        window.upper_ns.is_none(),
+        window
+            .upper_ns
+            .unwrap_or(window.lower_ns.max(window.gap_ns.unwrap_or(0))),
+        window.lower_ns,
+    )
+}
+
+/// Analyses the clients of one row; none if there is no client.
+pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
+    let first = clients.first()?;
+    let deadline = context.deadline_ns;
+    let blinds: Vec<Blind> = clients
+        .iter()
+        .map(|client| Blind::new(context.pauses, client))
+        .collect();
+    let mut found: Vec<Vec<Stretch>> = Vec::with_capacity(clients.len());
+    let mut max_gap = MaxGap::default();
+    for (client, blind) in clients.iter().zip(&blinds) {
+        let (stretches, gap) = stretches(client, deadline, blind);
+        max_gap = max_gap.max(gap);
+        found.push(stretches);
+    }
+    let windows = windows(clients, &found, context);
+    let faults: Vec<FaultRow> = context
+        .faults
+        .iter()
+        .map(|fault| fault_row(clients, &blinds, &windows, fault, deadline))
+        .collect();
+    let effects = effects(&faults, context, first.interval_ns);
+    let mut tally = Tally::default();
+    for client in clients {
+        tally.take(client, context, &effects);
+    }
+    Some(Row {
+        agent: first.key.agent.clone(),
+        target: first.key.target.clone(),
+        style: first.key.style,
+        kind: first.kind,
+        clients: clients.len(),
+        interval_ns: first.interval_ns,
+        timeouts: first.timeouts,
+        origin_ns: first.lives.first().map_or(0, |life| life.origin_ns),
+        slots: tally.slots,
+        latency: quantiles(tally.latency),
+        response: quantiles(tally.response),
+        changes: tally.changes,
+        healthy_backends_a_client: tally.healthy_backends_a_client,
+        max_gap,
+        windows,
+        client_time_lost: merge::client_time(&found),
+        errors: tally.errors,
+        switches: tally.switches,
+        faults,
+    })
+}
+
+fn windows(clients: &[ClientSeries], found: &[Vec<Stretch>], context: &Context<'_>) -> Vec<Window> {
+    let mut windows = Vec::new();
+    for (client, stretches) in clients.iter().zip(found) {
+        for s in stretches {
+            let b0 = &client.probes[s.b0];
+            windows.push(Window {
+                scope: Scope::Client(client.key.client),
+                from_ns: s.g0.map(|g| client.probes[g].started),
+                to_ns: s.g1.map(|g| client.probes[g].finished),
+                first_bad_ns: Some(b0.started),
+                gap_ns: Some(s.gap_ns),
+                gap_is_at_least: s.gap_is_at_least,
+                lower_ns: s.lower_ns,
+                upper_ns: s.upper_ns,
+                own_timeout_ns: Some(s.own_timeout_ns),
+                bad: s.bad,
+                late: s.late,
+                ongoing: s.is_ongoing(),
+                never_served: s.is_never_served(),
+                no_data: s.no_data,
+                fault: context
+                    .faults
+                    .iter()
+                    .find(|fault| fault.holds(b0, context.deadline_ns))
+                    .map(|fault| fault.id),
+            });
+        }
+    }
+    for (scope, merged) in [
+        (Scope::Any, merge::any(found)),
+        (Scope::All, merge::all(found)),
+    ] {
+        windows.extend(merged.iter().map(|m| merged_window(scope, m)));
+    }
+    windows
+}
+
+fn merged_window(scope: Scope, merged: &Merged) -> Window {
+    Window {
+        scope,
+        from_ns: (merged.from_ns != i64::MIN).then_some(merged.from_ns),
+        to_ns: (merged.to_ns != i64::MAX).then_some(merged.to_ns),
+        first_bad_ns: None,
+        gap_ns: None,
+        gap_is_at_least: false,
+        lower_ns: merged.lower_ns,
+        upper_ns: merged.upper_ns,
+        own_timeout_ns: None,
+        bad: 0,
+        late: 0,
+        ongoing: merged.ongoing,
+        never_served: merged.ongoing && merged.from_ns == i64::MIN,
+        no_data: merged.no_data,
+        fault: None,
+    }
+}
+
+fn fault_row(
+    clients: &[ClientSeries],
+    blinds: &[Blind],
+    windows: &[Window],
+    fault: &LocalFault,
+    deadline_ns: i64,
+) -> FaultRow {
+    let seen: Vec<(u16, Seen)> = clients
+        .iter()
+        .zip(blinds)
+        .map(|(client, blind)| (client.key.client, look(client, fault, deadline_ns, blind)))
+        .collect();
+    let judged: Vec<Judged> = seen
+        .iter()
+        .map(|(_, s)| Judged {
+            exposure: s.exposure,
+            fate: s.fate,
+            hurt: s.is_hurt(),
+        })
+        .collect();
+    let at_stake: Vec<&(u16, Seen)> = seen
+        .iter()
+        .filter(|(_, s)| {
+            matches!(s.exposure, Exposure::Held | Exposure::Shared)
+                || (s.exposure == Exposure::None && s.is_hurt())
+        })
+        .collect();
+    let worst = at_stake
+        .iter()
+        .max_by_key(|(_, s)| (s.gap.ns, s.gap.is_at_least));
+    let worst_window = worst.and_then(|(client, _)| {
+        windows
+            .iter()
+            .filter(|w| w.scope == Scope::Client(*client) && w.fault == Some(fault.id))
+            .max_by_key(|w| longest_key(w))
+    });
+    let hurt: Vec<&Seen> = at_stake
+        .iter()
+        .map(|(_, s)| s)
+        .filter(|s| s.is_hurt())
+        .collect();
+    FaultRow {
+        fault: fault.id,
+        asked: fault.asked,
+        judgement: judge(&judged),
+        gap: worst.map(|(_, s)| s.gap).unwrap_or_default(),
+        own_timeout_ns: worst_window.and_then(|w| w.own_timeout_ns).unwrap_or(0),
+        outage: worst_window.map(|w| (w.lower_ns, w.upper_ns)),
+        first_bad: hurt.iter().filter_map(|s| s.first_bad).min_by_key(|b| b.1),
+        first_from_survivor: seen.iter().filter_map(|(_, s)| s.first_from_survivor).min(),
+        all_back: if hurt.iter().all(|s| s.back_at.is_some()) {
+            hurt.iter().filter_map(|s| s.back_at).max()
+        } else {
+            None
+        },
+        last_from_subject: seen.iter().filter_map(|(_, s)| s.last_from_subject).max(),
+        last_connect_to_subject: seen
+            .iter()
+            .filter_map(|(_, s)| s.last_connect_to_subject)
+            .max(),
+        clients: seen,
+    }
+}
+
+/// From when until when each fault had its effect on this row.
+fn effects(faults: &[FaultRow], context: &Context<'_>, interval_ns: i64) -> Vec<(i64, i64)> {
+    let mut effects: Vec<(i64, i64)> = faults
+        .iter()
+        .map(|fault| {
+            let at_least = fault
+                .asked
+                .latest_ns
+                .saturating_add(exposure_window_ns(interval_ns));
+            let back = fault
+                .clients
+                .iter()
+                .filter(|(_, s)| s.is_hurt())
+                .map(|(_, s)| s.back_at.unwrap_or(i64::MAX))
+                .max()
+                .unwrap_or(i64::MIN);
+            (fault.asked.earliest_ns, at_least.max(back))
+        })
+        .collect();
+    if faults.is_empty() && context.first_fault_ns != i64::MAX {
+        // A fault that is not judged: nothing is known of its effect.
+        effects.push((
+            context.first_fault_ns,
+            context
+                .first_fault_ns
+                .saturating_add(exposure_window_ns(interval_ns)),
+        ));
+    }
+    effects
+}
+
+fn quantiles(values: Split<Values>) -> Split<Quantiles> {
+    Split {
+        all: values.all.quantiles(),
+        healthy: values.healthy.quantiles(),
+        during: values.during.quantiles(),
+        after: values.after.quantiles(),
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    slots: Split<SlotCounts>,
+    latency: Split<Values>,
+    response: Split<Values>,
+    changes: Changes,
+    healthy_backends_a_client: usize,
+    errors: BTreeMap<ErrorKey, ErrorCount>,
+    switches: BTreeMap<(u32, u32), Switches>,
+}
+
+impl Tally {
+    fn take(&mut self, client: &ClientSeries, context: &Context<'_>, effects: &[(i64, i64)]) {
+        let deadline = context.deadline_ns;
+        let part_of = |at: i64| {
+            if at < context.first_fault_ns {
+                Part::Healthy
+            } else if effects.iter().any(|(from, to)| (*from..=*to).contains(&at)) {
+                Part::During
+            } else {
+                Part::After
+            }
+        };
+        client.for_each_slot(|slot| {
+            let part = part_of(match &slot {
+                Slot::Probed(probe) => probe.decided_at(deadline),
+                Slot::Waited { due_ns, by } => by.finished.min(due_ns.saturating_add(deadline)),
+                Slot::Overslept { due_ns } | Slot::Absent { due_ns } => *due_ns,
+            });
+            self.slots.all.add(&slot, deadline);
+            self.slots.part(part).add(&slot, deadline);
+            self.response.all.add_response(&slot, deadline);
+            self.response.part(part).add_response(&slot, deadline);
+            let Slot::Probed(probe) = slot else { return };
+            if probe.outcome == Outcome::Ok {
+                self.latency.all.answered(probe.took_ns());
+                self.latency.part(part).answered(probe.took_ns());
+            } else if probe.worth(deadline) == Worth::Bad || probe.outcome == Outcome::AgentError {
+                let error = self
+                    .errors
+                    .entry((probe.outcome, probe.cause, probe.error_code))
+                    .or_insert(ErrorCount {
+                        count: 0,
+                        first_ns: probe.finished,
+                        last_ns: probe.finished,
+                    });
+                error.count += 1;
+                error.first_ns = error.first_ns.min(probe.finished);
+                error.last_ns = error.last_ns.max(probe.finished);
+            }
+        });
+        let of_client = changes(&client.probes, context.first_fault_ns);
+        self.healthy_backends_a_client = self
+            .healthy_backends_a_client
+            .max(of_client.healthy_backends.len());
+        for (at, from, to) in &of_client.switches {
+            let switches = self.switches.entry((*from, *to)).or_insert(Switches {
+                count: 0,
+                first_ns: *at,
+                last_ns: *at,
+            });
+            switches.count += 1;
+            switches.first_ns = switches.first_ns.min(*at);
+            switches.last_ns = switches.last_ns.max(*at);
+        }
+        self.changes.connections += of_client.connections;
+        self.changes.sessions += of_client.sessions;
+        self.changes.backends += of_client.backends;
+        self.changes
+            .healthy_backends
+            .extend(of_client.healthy_backends);
+        self.changes.all_backends.extend(of_client.all_backends);
+    }
+}

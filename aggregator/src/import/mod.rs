@@ -1,0 +1,3 @@
+//! Runs from what other programs measured.
+
+pub mod lab08;

@@ -1,0 +1,354 @@
+//! `summary.json`: the analysis for programs.
+//!
+//! [`SCHEMA_VERSION`] 1. Durations end in `_s` or stand under `*_ms`; they are
+//! not rounded. Times `at_s` count from the first origin of the row's agent.
+//! Keys are added without a new version; a key that changes its meaning or goes
+//! makes one. `null` is "not known" or "unbounded", never zero.
+//!
+//! ```text
+//! schema_version, run_id, scenario, state, created_utc, program_version,
+//! deadline_ms, exit_code
+//! targets[]      one for each agent, target, style and kind of client
+//!   name, style, kind, agent, clients, interval_s
+//!   due, probed, ok, late, waited, waited_in_time, overslept, absent,
+//!   agent_errors, no_data          slots, see the report's books
+//!   answered_pct, availability_pct, healthy {due, probed, ok, answered_pct,
+//!   availability_pct}
+//!   latency_ms, response_ms {count, unanswered, avg, p50, p90, p99, p99_9, max,
+//!   more_than[]}                   nearest rank; a quantile named in more_than
+//!                                  falls on unanswered slots: the true value is
+//!                                  larger
+//!   latency_ms_by_part, response_ms_by_part {healthy, during, after}
+//!   max_gap_s, max_gap_is_at_least, max_gap_has_no_data
+//!   connection_changes (null for `new`), session_changes, backend_switches,
+//!   backends[], healthy_backends_a_client
+//!   client_time_lost_s {lower, upper}
+//!   windows[]    scope "client", "any", "all"; client, from_s, to_s, gap_s,
+//!                gap_is_at_least, outage_lower_s, outage_upper_s, own_timeout_s,
+//!                bad, late, ongoing, never_served, no_data, fault
+//!   faults[]     fault, verdict, deadline_ms, state_not_tested, collateral,
+//!                clients {held, shared, none, unmeasured, hurt}, fates {fate: n},
+//!                fates_by_exposure {exposure: {fate: n}}, gap_s, gap_is_at_least,
+//!                outage_lower_s, outage_upper_s, own_timeout_s, asked_s
+//!                {earliest, latest}, after_asked_s {first_bad, first_bad_known,
+//!                first_from_survivor, all_back, last_from_subject,
+//!                last_new_connection_to_subject}, each {earliest, latest} or null
+//!   errors[]     outcome, cause, code, count, first_s, last_s
+//! faults[]       id, step, subject, identity, scope, judged, detail
+//! conservation   due, sampled, stored, lost_min, lost_max, in_spools, waited,
+//!                overslept, absent, balanced
+//! caveats[]      code, target, text
+//! quantile_method
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::analyse::fate::Exposure;
+use crate::analyse::latency::{Quantiles, Value};
+use crate::analyse::row::{FaultRow, Row, Scope, Split, Window};
+use crate::analyse::run::{Analysis, Timeline};
+use crate::analyse::series::SlotCounts;
+use crate::store::manifest::RunState;
+
+/// Version of the form described above.
+pub const SCHEMA_VERSION: u32 = 1;
+
+fn seconds(ns: i64) -> f64 {
+    ns as f64 / 1e9
+}
+
+fn ms(ns: i64) -> f64 {
+    ns as f64 / 1e6
+}
+
+fn pct(share: Option<f64>) -> Json {
+    share.map_or(Json::Null, |share| json!(share * 100.0))
+}
+
+/// The summary as JSON.
+pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
+    let manifest = &analysis.manifest;
+    let targets: Vec<Json> = analysis
+        .rows
+        .iter()
+        .map(|(timeline, row)| target(analysis, &analysis.timelines[*timeline], row))
+        .collect();
+    let c = &analysis.conservation;
+    json!({
+        "schema_version": SCHEMA_VERSION,
+        "run_id": manifest.run_id.to_string(),
+        "scenario": manifest.plan.scenario,
+        "state": match manifest.state {
+            RunState::Running => "running",
+            RunState::Closed => "closed",
+            RunState::Interrupted => "interrupted",
+        },
+        "created_utc": manifest.created_utc,
+        "program_version": env!("CARGO_PKG_VERSION"),
+        "deadline_ms": manifest.plan.deadline_ns as f64 / 1e6,
+        "exit_code": exit_code,
+        "targets": targets,
+        "faults": analysis.faults.iter().map(|fault| json!({
+            "id": fault.id,
+            "step": fault.step,
+            "subject": fault.subject,
+            "identity": fault.identity,
+            "scope": fault.scope.as_str(),
+            "judged": analysis.judged.contains(&fault.id),
+            "detail": fault.detail,
+        })).collect::<Vec<_>>(),
+        "conservation": {
+            "due": c.due,
+            "sampled": c.stored + c.lost.0 + c.in_spools,
+            "stored": c.stored,
+            "lost_min": c.lost.0,
+            "lost_max": c.lost.1,
+            "in_spools": c.in_spools,
+            "waited": c.waited,
+            "overslept": c.overslept,
+            "absent": c.absent,
+            "balanced": c.is_balanced,
+        },
+        "caveats": analysis.caveats.iter().map(|caveat| json!({
+            "code": caveat.code,
+            "target": caveat.target.as_ref().map(ToString::to_string),
+            "text": caveat.text,
+        })).collect::<Vec<_>>(),
+        "quantile_method": "nearest rank",
+    })
+}
+
+fn slots(counts: &SlotCounts) -> Json {
+    json!({
+        "due": counts.due,
+        "probed": counts.probed,
+        "ok": counts.ok,
+        "late": counts.late,
+        "answered_pct": pct(counts.answered()),
+        "availability_pct": pct(counts.availability()),
+    })
+}
+
+fn quantiles(q: &Quantiles) -> Json {
+    let mut more_than = Vec::new();
+    let mut of = |name: &str, value: Option<Value>| match value {
+        None => Json::Null,
+        Some(value) => {
+            if value.is_more_than {
+                more_than.push(name.to_owned());
+            }
+            json!(ms(value.ns))
+        }
+    };
+    let (p50, p90, p99) = (of("p50", q.p50), of("p90", q.p90), of("p99", q.p99));
+    let (p999, max) = (of("p99_9", q.p999), of("max", q.max));
+    json!({
+        "count": q.count,
+        "unanswered": q.unanswered,
+        "avg": q.avg_ns.map(|ns| ns / 1e6),
+        "p50": p50,
+        "p90": p90,
+        "p99": p99,
+        "p99_9": p999,
+        "max": max,
+        "more_than": more_than,
+    })
+}
+
+fn by_part(split: &Split<Quantiles>) -> Json {
+    json!({
+        "healthy": quantiles(&split.healthy),
+        "during": quantiles(&split.during),
+        "after": quantiles(&split.after),
+    })
+}
+
+fn target(analysis: &Analysis, timeline: &Timeline, row: &Row) -> Json {
+    let counts = &row.slots.all;
+    let origin = timeline.origin_ns;
+    let names = |numbers: &mut dyn Iterator<Item = &u32>| {
+        numbers
+            .map(|number| analysis.names.word(*number).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let mut object = Map::new();
+    let mut put = |key: &str, value: Json| {
+        object.insert(key.to_owned(), value);
+    };
+    put("name", json!(row.target.as_str()));
+    put("style", json!(row.style.as_str()));
+    put("kind", json!(row.kind.as_str()));
+    put("agent", json!(row.agent.as_str()));
+    put("clients", json!(row.clients));
+    put("interval_s", json!(seconds(row.interval_ns)));
+    put("due", json!(counts.due));
+    put("probed", json!(counts.probed));
+    put("ok", json!(counts.ok));
+    put("late", json!(counts.late));
+    put("waited", json!(counts.waited));
+    put("waited_in_time", json!(counts.waited_in_time));
+    put("overslept", json!(counts.overslept));
+    put("absent", json!(counts.absent));
+    put("agent_errors", json!(counts.agent_errors));
+    put("no_data", json!(counts.no_data()));
+    put("answered_pct", pct(counts.answered()));
+    put("availability_pct", pct(counts.availability()));
+    put("healthy", slots(&row.slots.healthy));
+    put("latency_ms", quantiles(&row.latency.all));
+    put("response_ms", quantiles(&row.response.all));
+    put("latency_ms_by_part", by_part(&row.latency));
+    put("response_ms_by_part", by_part(&row.response));
+    put("max_gap_s", json!(seconds(row.max_gap.ns)));
+    put("max_gap_is_at_least", json!(row.max_gap.is_at_least));
+    put("max_gap_has_no_data", json!(row.max_gap.no_data));
+    let held = |number: u64| {
+        if row.style.is_held() {
+            json!(number)
+        } else {
+            Json::Null
+        }
+    };
+    put("connection_changes", held(row.changes.connections));
+    put("session_changes", held(row.changes.sessions));
+    put("backend_switches", json!(row.changes.backends));
+    put(
+        "backends",
+        json!(names(&mut row.changes.all_backends.iter())),
+    );
+    put(
+        "healthy_backends",
+        json!(names(&mut row.changes.healthy_backends.iter())),
+    );
+    put(
+        "healthy_backends_a_client",
+        json!(row.healthy_backends_a_client),
+    );
+    put(
+        "client_time_lost_s",
+        json!({
+            "lower": seconds(row.client_time_lost.0),
+            "upper": row.client_time_lost.1.map(seconds),
+        }),
+    );
+    put(
+        "windows",
+        json!(
+            row.windows
+                .iter()
+                .map(|w| window(w, origin))
+                .collect::<Vec<_>>()
+        ),
+    );
+    put(
+        "faults",
+        json!(
+            row.faults
+                .iter()
+                .map(|fault| fault_row(analysis, fault, origin))
+                .collect::<Vec<_>>()
+        ),
+    );
+    put(
+        "errors",
+        json!(
+            row.errors
+                .iter()
+                .map(|((outcome, cause, code), error)| json!({
+                    "outcome": outcome.as_str(),
+                    "cause": cause.map(|c| c.as_str()),
+                    "code": code,
+                    "count": error.count,
+                    "first_s": seconds(error.first_ns - origin),
+                    "last_s": seconds(error.last_ns - origin),
+                }))
+                .collect::<Vec<_>>()
+        ),
+    );
+    Json::Object(object)
+}
+
+fn window(window: &Window, origin: i64) -> Json {
+    let at = |ns: Option<i64>| ns.map(|ns| seconds(ns.saturating_sub(origin)));
+    let (scope, client) = match window.scope {
+        Scope::Client(number) => ("client", Some(number)),
+        Scope::Any => ("any", None),
+        Scope::All => ("all", None),
+    };
+    json!({
+        "scope": scope,
+        "client": client,
+        "from_s": at(window.from_ns),
+        "to_s": at(window.to_ns),
+        "first_bad_s": at(window.first_bad_ns),
+        "gap_s": window.gap_ns.map(seconds),
+        "gap_is_at_least": window.gap_is_at_least,
+        "outage_lower_s": seconds(window.lower_ns),
+        "outage_upper_s": window.upper_ns.map(seconds),
+        "own_timeout_s": window.own_timeout_ns.map(seconds),
+        "bad": window.bad,
+        "late": window.late,
+        "ongoing": window.ongoing,
+        "never_served": window.never_served,
+        "no_data": window.no_data,
+        "fault": window.fault,
+    })
+}
+
+fn fault_row(analysis: &Analysis, fault: &FaultRow, origin: i64) -> Json {
+    let judgement = &fault.judgement;
+    let fates: BTreeMap<&str, u64> = judgement
+        .fates()
+        .into_iter()
+        .map(|(fate, n)| (fate.as_str(), n))
+        .collect();
+    let mut by_exposure: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
+    for ((exposure, fate), n) in &judgement.counts {
+        by_exposure
+            .entry(exposure.as_str())
+            .or_default()
+            .insert(fate.as_str(), *n);
+    }
+    let after = |at: Option<i64>| {
+        at.map(|at| {
+            json!({
+                "earliest": seconds(at.saturating_sub(fault.asked.latest_ns)),
+                "latest": seconds(at.saturating_sub(fault.asked.earliest_ns)),
+            })
+        })
+    };
+    json!({
+        "fault": fault.fault,
+        "verdict": judgement.verdict.as_str(),
+        "deadline_ms": analysis.manifest.plan.deadline_ns as f64 / 1e6,
+        "state_not_tested": judgement.state_not_tested,
+        "collateral": judgement.collateral,
+        "clients": {
+            "held": judgement.exposed(Exposure::Held),
+            "shared": judgement.exposed(Exposure::Shared),
+            "none": judgement.exposed(Exposure::None),
+            "unmeasured": judgement.exposed(Exposure::Unmeasured),
+            "hurt": judgement.hurt,
+        },
+        "fates": fates,
+        "fates_by_exposure": by_exposure,
+        "gap_s": judgement.verdict.is_tested().then(|| seconds(fault.gap.ns)),
+        "gap_is_at_least": fault.gap.is_at_least,
+        "outage_lower_s": fault.outage.map(|(lower, _)| seconds(lower)),
+        "outage_upper_s": fault.outage.and_then(|(_, upper)| upper).map(seconds),
+        "own_timeout_s": seconds(fault.own_timeout_ns),
+        "asked_s": {
+            "earliest": seconds(fault.asked.earliest_ns.saturating_sub(origin)),
+            "latest": seconds(fault.asked.latest_ns.saturating_sub(origin)),
+        },
+        "after_asked_s": {
+            "first_bad": after(fault.first_bad.map(|b| b.0)),
+            "first_bad_known": after(fault.first_bad.map(|b| b.1)),
+            "first_from_survivor": after(fault.first_from_survivor),
+            "all_back": after(fault.all_back),
+            "last_from_subject": after(fault.last_from_subject),
+            "last_new_connection_to_subject": after(fault.last_connect_to_subject),
+        },
+    })
+}

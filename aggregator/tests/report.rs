@@ -1,0 +1,861 @@
+//! Whole runs, written through the store and read back: what is reported must
+//! be what was put in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gapscope_aggregator::commands::report::{Reported, as_text, make};
+use gapscope_aggregator::exit::Exit;
+use gapscope_aggregator::store::disk::Disk;
+use gapscope_aggregator::store::loss::LossRecord;
+use gapscope_aggregator::store::manifest::{
+    AgentEntry, FORMAT_VERSION, Manifest, RunState, Schedule, TargetEntry,
+};
+use gapscope_aggregator::store::{RunFolder, RunStore};
+use gapscope_proto::clock::ClockKey;
+use gapscope_proto::fault::{Fault, FaultScope, Span, Subject};
+use gapscope_proto::frame::StreamKind;
+use gapscope_proto::host::{Exchange, HostFacts, HostRecord, Lag, ProbingEnded, ProbingStarted};
+use gapscope_proto::ids::{AgentId, Incarnation, RunId};
+use gapscope_proto::plan::{ClientGroup, ClientKind, RunPlan, Timeouts};
+use gapscope_proto::sample::{Canary, Cause, Outcome, Phase, Sample, Style};
+use gapscope_proto::time::Timestamp;
+use serde_json::Value;
+
+const MS: i64 = 1_000_000;
+const S: i64 = 1_000 * MS;
+
+fn key(name: &str) -> ClockKey {
+    ClockKey {
+        boot_id: name.into(),
+        time_namespace: 0,
+    }
+}
+
+fn group(
+    target: &str,
+    style: Style,
+    kind: ClientKind,
+    first: u16,
+    clients: u16,
+    interval: i64,
+) -> ClientGroup {
+    let timeout = (kind != ClientKind::Patient).then_some(5 * S as u64);
+    ClientGroup {
+        target: target.parse().expect("a name"),
+        style,
+        kind,
+        first_client: first,
+        clients,
+        interval_ns: interval as u64,
+        timeouts: Timeouts {
+            resolve_ns: timeout,
+            connect_ns: timeout,
+            query_ns: timeout,
+        },
+    }
+}
+
+/// A run in the making: one agent, whose origin is `origin` on its clock.
+struct Lab {
+    data: tempfile::TempDir,
+    store: RunStore,
+    agent: AgentId,
+    incarnation: Incarnation,
+    origin: i64,
+    clock: ClockKey,
+    lasts: i64,
+    waited: u64,
+    sampled: u64,
+    due: u64,
+}
+
+impl Lab {
+    fn new(groups: Vec<ClientGroup>, lasts: i64) -> Self {
+        Self::with_clock(groups, lasts, key("host"), 1_000 * S)
+    }
+
+    fn with_clock(groups: Vec<ClientGroup>, lasts: i64, clock: ClockKey, origin: i64) -> Self {
+        let data = tempfile::tempdir().expect("a folder");
+        let agent: AgentId = "agent-1".parse().expect("a name");
+        let incarnation = Incarnation::generate();
+        let mut names: Vec<_> = groups.iter().map(|g| g.target.clone()).collect();
+        names.dedup();
+        let manifest = Manifest {
+            format_version: FORMAT_VERSION,
+            run_id: RunId::generate(),
+            state: RunState::Running,
+            created_utc: "2026-01-01T00:00:00.000Z".into(),
+            closed_utc: None,
+            end_reason: None,
+            program_version: "test".into(),
+            host: HostFacts::default(),
+            clock: key("host"),
+            anchors: vec![],
+            plan: RunPlan {
+                run_id: RunId::generate(),
+                scenario: "test".into(),
+                duration_ns: lasts as u64,
+                deadline_ns: 250 * MS as u64,
+                groups,
+                identity: None,
+                scenario_toml: String::new(),
+            },
+            schedule: Schedule::OpenLoop,
+            subjects: vec![],
+            labels: BTreeMap::new(),
+            agents: vec![AgentEntry {
+                agent_id: agent.clone(),
+                program_version: "test".into(),
+                host: HostFacts::default(),
+                targets: names
+                    .into_iter()
+                    .map(|name| TargetEntry {
+                        name,
+                        address: "127.0.0.1:3306".into(),
+                        user: "probe".into(),
+                    })
+                    .collect(),
+                incarnations: vec![],
+            }],
+            caveats: vec![],
+        };
+        let store = RunStore::create(data.path(), manifest, Disk::default()).expect("created");
+        Self {
+            data,
+            store,
+            agent,
+            incarnation,
+            origin,
+            clock,
+            lasts,
+            waited: 0,
+            sampled: 0,
+            due: 0,
+        }
+    }
+
+    fn begin(&mut self) {
+        let started = ProbingStarted {
+            origin_ns: self.origin,
+            planned_end_ns: self.origin + self.lasts,
+            clock: self.clock.clone(),
+        };
+        self.host([HostRecord::Started(started)]);
+    }
+
+    fn host(&mut self, records: impl IntoIterator<Item = HostRecord>) {
+        self.store
+            .append_host(&self.agent, self.incarnation, records);
+    }
+
+    /// Lets every planned client probe: `answer` says what a probe meets that
+    /// begins so long after the origin.
+    fn probe(&mut self, answer: impl Fn(&Sample, i64) -> Sample) {
+        let groups = self.store.manifest().plan.groups.clone();
+        for group in groups {
+            for (index, client) in (0..group.clients).zip(group.client_numbers()) {
+                self.due += group.due_slots(index, self.lasts as u64);
+                let mut slot = 0;
+                let mut samples: Vec<Sample> = Vec::new();
+                while slot < group.due_slots(index, self.lasts as u64) {
+                    let due = group.due_after_origin_ns(index, slot) as i64;
+                    let at = self.origin + due;
+                    let blank = sample(&group, client, slot, at);
+                    let found = answer(&blank, due);
+                    let finished = found.finished.ns() - self.origin;
+                    samples.push(found);
+                    let before = slot;
+                    slot += 1;
+                    while (group.due_after_origin_ns(index, slot) as i64) <= finished
+                        && slot < group.due_slots(index, self.lasts as u64)
+                    {
+                        slot += 1;
+                    }
+                    self.waited += slot - before - 1;
+                }
+                self.sampled += samples.len() as u64;
+                self.store
+                    .append_samples(&self.agent, self.incarnation, samples);
+            }
+        }
+    }
+
+    fn end(&mut self) {
+        let ended = ProbingEnded {
+            end_ns: self.origin + self.lasts,
+            reason: "planned end".into(),
+            due: self.due,
+            sampled: self.sampled,
+            waited: self.waited,
+            overslept: 0,
+        };
+        self.host([HostRecord::Ended(ended)]);
+    }
+
+    fn fault(&mut self, step: &str, scope: FaultScope, at: i64, identity: Option<&str>) {
+        let at = self.origin + at;
+        let span = Span {
+            earliest_ns: at,
+            latest_ns: at,
+        };
+        let fault = Fault {
+            id: 0,
+            step: step.into(),
+            subject: "db-a".into(),
+            identity: identity.map(Into::into),
+            scope,
+            clock: key("host"),
+            asked: span,
+            listener_refused: None,
+            held_cut: None,
+            gone: None,
+            cleared: None,
+            detail: String::new(),
+        };
+        self.store.record_fault(fault).expect("recorded");
+    }
+
+    fn close(&mut self) {
+        self.store
+            .close(|manifest| {
+                manifest.state = RunState::Closed;
+                manifest.end_reason = Some("planned end".into());
+            })
+            .expect("closed");
+    }
+
+    fn report(&self) -> (Reported, Value) {
+        let run = RunFolder::open(self.store.folder()).expect("readable");
+        let reported = make(&run).expect("reported");
+        let json = serde_json::from_str(&reported.json).expect("JSON");
+        for width in [60, 80, 120] {
+            let text = as_text(&reported.analysis, Some(width));
+            for line in text.lines() {
+                assert!(
+                    line.chars().count() <= usize::from(width),
+                    "{width}: {line}"
+                );
+            }
+        }
+        assert!(self.data.path().exists());
+        (reported, json)
+    }
+}
+
+/// A good answer of backend a:3306 after 2 ms.
+fn sample(group: &ClientGroup, client: u16, slot: u64, at: i64) -> Sample {
+    Sample {
+        target: Arc::new(group.target.clone()),
+        style: group.style,
+        client,
+        slot,
+        scheduled: Timestamp::from_ns(at),
+        started: Timestamp::from_ns(at),
+        finished: Timestamp::from_ns(at + 2 * MS),
+        resolve_ns: None,
+        connect_ns: None,
+        query_ns: Some(2 * MS as u64),
+        phase: Phase::Query,
+        outcome: Outcome::Ok,
+        cause: None,
+        error_code: None,
+        sqlstate: None,
+        error: None,
+        may_have_executed: false,
+        connection: Some(if group.style == Style::New {
+            slot as u32 + 1
+        } else {
+            1
+        }),
+        connection_id: Some(7),
+        handshake_id: Some(7),
+        backend: Some("a:3306".into()),
+        peer: Some("127.0.0.1:6033".into()),
+        server_version: Some("8.0".into()),
+        canary: None,
+    }
+}
+
+fn refused(blank: &Sample) -> Sample {
+    Sample {
+        finished: blank.started + MS,
+        phase: Phase::Connect,
+        outcome: Outcome::ConnectFailed,
+        cause: Some(Cause::Refused),
+        error: Some("Connection refused".into()),
+        connection: None,
+        connection_id: None,
+        handshake_id: None,
+        backend: None,
+        ..blank.clone()
+    }
+}
+
+fn from_b(blank: &Sample, connection: u32) -> Sample {
+    Sample {
+        backend: Some("b:3306".into()),
+        connection: Some(connection),
+        ..blank.clone()
+    }
+}
+
+fn standard(target: &str) -> Vec<ClientGroup> {
+    vec![
+        group(target, Style::Reused, ClientKind::Bare, 0, 4, 10 * MS),
+        group(target, Style::Reused, ClientKind::Patient, 4, 1, 10 * MS),
+        group(target, Style::New, ClientKind::Bare, 0, 2, 200 * MS),
+        group(
+            target,
+            Style::Reused,
+            ClientKind::Canary(Canary::UserVariable),
+            5,
+            1,
+            10 * MS,
+        ),
+    ]
+}
+
+fn row<'a>(json: &'a Value, style: &str, kind: &str) -> &'a Value {
+    json["targets"]
+        .as_array()
+        .expect("targets")
+        .iter()
+        .find(|t| t["style"] == style && t["kind"] == kind)
+        .expect("the row is there")
+}
+
+fn caveats(json: &Value) -> Vec<&str> {
+    json["caveats"]
+        .as_array()
+        .expect("caveats")
+        .iter()
+        .filter_map(|c| c["code"].as_str())
+        .collect()
+}
+
+#[test]
+fn a_stopped_backend_is_reported_as_it_was() {
+    let mut lab = Lab::new(standard("proxy"), 6 * S);
+    lab.begin();
+    lab.probe(|blank, due| match due {
+        d if d < 2_000 * MS => blank.clone(),
+        d if d < 3_500 * MS => refused(blank),
+        _ => from_b(
+            blank,
+            if blank.style == Style::New {
+                blank.slot as u32 + 1
+            } else {
+                2
+            },
+        ),
+    });
+    lab.end();
+    lab.fault("stop", FaultScope::Backend, 1_995 * MS, Some("a:3306"));
+    lab.close();
+    let (reported, json) = lab.report();
+    assert_eq!(reported.exit, Exit::Ok);
+    let bare = row(&json, "reused", "bare");
+    assert_eq!(
+        (&bare["clients"], &bare["due"]),
+        (&Value::from(4), &Value::from(2_400))
+    );
+    assert_eq!(bare["faults"][0]["verdict"], "disrupted");
+    assert_eq!(bare["faults"][0]["fates"]["dropped"], 4);
+    assert_eq!(bare["faults"][0]["clients"]["held"], 4);
+    assert_eq!(bare["connection_changes"], 4);
+    assert_eq!(bare["backend_switches"], 4);
+    let truth = 1.5;
+    for window in bare["windows"].as_array().expect("windows") {
+        let lower = window["outage_lower_s"].as_f64().expect("bounded");
+        let upper = window["outage_upper_s"].as_f64().expect("bounded");
+        assert!(lower <= truth && truth <= upper, "{window}");
+        assert!(upper - lower < 0.025, "{window}");
+    }
+    assert_eq!(
+        row(&json, "new", "bare")["faults"][0]["fates"]["refused"],
+        2
+    );
+    assert_eq!(row(&json, "new", "bare")["connection_changes"], Value::Null);
+    assert_eq!(
+        json["conservation"]["balanced"], true,
+        "{:#}",
+        json["caveats"]
+    );
+    assert!(caveats(&json).contains(&"one_fault"));
+    let text = as_text(&reported.analysis, Some(120));
+    assert!(
+        text.contains("new: refused 2/2 held") && text.contains("dropped 4/4 held"),
+        "{text}"
+    );
+}
+
+#[test]
+fn equal_connection_ids_do_not_hide_a_switch_and_a_canary_tells_migration() {
+    let mut lab = Lab::new(standard("proxy"), 4 * S);
+    lab.begin();
+    lab.probe(|blank, due| {
+        if due < 2_000 * MS || blank.style == Style::New {
+            blank.clone()
+        } else {
+            from_b(blank, 1)
+        }
+    });
+    lab.end();
+    lab.fault("drain", FaultScope::Backend, 1_995 * MS, Some("a:3306"));
+    lab.close();
+    let (_, json) = lab.report();
+    let bare = row(&json, "reused", "bare");
+    assert_eq!(bare["connection_changes"], 0);
+    assert_eq!(bare["session_changes"], 4);
+    assert_eq!(bare["backend_switches"], 4);
+    assert_eq!(bare["faults"][0]["verdict"], "seamless");
+    assert_eq!(bare["faults"][0]["state_not_tested"], true);
+    let canary = row(&json, "reused", "user_variable");
+    assert_eq!(canary["faults"][0]["fates"]["migrated"], 1);
+    assert_eq!(canary["faults"][0]["state_not_tested"], false);
+    assert_eq!(row(&json, "new", "bare")["faults"][0]["fates"]["served"], 2);
+}
+
+#[test]
+fn an_outage_that_is_not_over_is_printed_with_at_least() {
+    let mut lab = Lab::new(standard("proxy"), 4 * S);
+    lab.begin();
+    lab.probe(|blank, due| {
+        if due < 2_000 * MS {
+            blank.clone()
+        } else {
+            refused(blank)
+        }
+    });
+    lab.end();
+    lab.fault("kill", FaultScope::Backend, 1_995 * MS, Some("a:3306"));
+    lab.close();
+    let (reported, json) = lab.report();
+    let bare = row(&json, "reused", "bare");
+    assert_eq!(bare["faults"][0]["verdict"], "down");
+    assert_eq!(bare["max_gap_is_at_least"], true);
+    assert!(bare["max_gap_s"].as_f64().expect("known") > 1.9);
+    assert!(
+        bare["windows"]
+            .as_array()
+            .expect("windows")
+            .iter()
+            .all(|w| w["ongoing"] == true && w["outage_upper_s"].is_null())
+    );
+    let text = as_text(&reported.analysis, Some(80));
+    assert!(text.contains("≥1.9"), "{text}");
+}
+
+#[test]
+fn a_run_without_a_sample_says_what_it_has() {
+    let mut lab = Lab::new(standard("proxy"), 4 * S);
+    let (reported, json) = lab.report();
+    assert_eq!(reported.exit, Exit::Ok);
+    assert!(caveats(&json).contains(&"agent_never_began"));
+    lab.begin();
+    lab.store.commit().expect("committed");
+    lab.store.interrupt("killed").expect("marked");
+    let (_, json) = lab.report();
+    assert!(caveats(&json).contains(&"interrupted"));
+    let books = &json["conservation"];
+    assert_eq!(books["stored"], 0);
+    assert_eq!(books["absent"], books["due"]);
+    let bare = row(&json, "reused", "bare");
+    assert_eq!(bare["availability_pct"], Value::Null);
+    assert_eq!(bare["windows"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn a_vanished_agent_is_no_data_and_no_outage() {
+    let mut lab = Lab::new(standard("proxy"), 2 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    // Planned for longer than it lived.
+    lab.store
+        .edit_manifest(|m| m.plan.duration_ns = 4 * S as u64);
+    lab.store
+        .close(|m| m.state = RunState::Closed)
+        .expect("closed");
+    let run = RunFolder::open(lab.store.folder()).expect("readable");
+    assert!(run.manifest().agents[0].incarnations[0].ended.is_none());
+    let (_, json) = lab.report();
+    let bare = row(&json, "reused", "bare");
+    assert_eq!(bare["availability_pct"], 100.0);
+    assert_eq!(bare["windows"].as_array().map(Vec::len), Some(0));
+}
+
+#[test]
+fn a_run_resumed_after_a_crash_of_the_agent_counts_each_slot_once() {
+    let groups = vec![group(
+        "proxy",
+        Style::Reused,
+        ClientKind::Bare,
+        0,
+        2,
+        10 * MS,
+    )];
+    let mut lab = Lab::new(groups, 4 * S);
+    lab.begin();
+    // Dead from 1 s to 3 s: what was probed then never was.
+    let plan = lab.store.manifest().plan.clone();
+    let of = |from: i64, to: i64, origin: i64| {
+        let mut found = Vec::new();
+        for (index, client) in (0..2u16).zip(plan.groups[0].client_numbers()) {
+            for slot in 0..400 {
+                let due = plan.groups[0].due_after_origin_ns(index, slot) as i64;
+                if (from..to).contains(&due) {
+                    found.push(sample(&plan.groups[0], client, slot, origin + due));
+                }
+            }
+        }
+        found
+    };
+    let origin = lab.origin;
+    lab.store
+        .append_samples(&lab.agent, lab.incarnation, of(0, S, origin));
+    lab.incarnation = Incarnation::generate();
+    lab.begin();
+    lab.store
+        .append_samples(&lab.agent, lab.incarnation, of(3 * S, 4 * S, origin));
+    (lab.due, lab.sampled) = (200, 200);
+    lab.end();
+    lab.close();
+    let (_, json) = lab.report();
+    let books = &json["conservation"];
+    let numbers = ["due", "stored", "absent", "overslept"].map(|k| books[k].as_u64());
+    assert_eq!(numbers, [Some(800), Some(400), Some(400), Some(0)]);
+    assert_eq!(books["balanced"], true, "{:#}", json["caveats"]);
+    let bare = row(&json, "reused", "bare");
+    assert_eq!(bare["availability_pct"], 100.0);
+    assert!(bare["max_gap_s"].as_f64().expect("known") < 0.02);
+}
+
+#[test]
+fn samples_without_the_record_of_their_begin_still_count() {
+    let mut lab = Lab::new(standard("proxy"), 2 * S);
+    lab.probe(|blank, _| blank.clone());
+    lab.close();
+    let (_, json) = lab.report();
+    assert_eq!(json["conservation"]["stored"].as_u64(), Some(lab.sampled));
+    assert_eq!(row(&json, "reused", "bare")["ok"], 800);
+    assert!(caveats(&json).contains(&"agent"));
+}
+
+#[test]
+fn books_that_do_not_balance_are_shouted() {
+    let mut lab = Lab::new(standard("proxy"), 2 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    lab.waited += 3;
+    lab.end();
+    lab.close();
+    let (reported, json) = lab.report();
+    assert_eq!(json["conservation"]["balanced"], false);
+    let text = as_text(&reported.analysis, Some(80));
+    assert!(text.contains("THE BOOKS DO NOT BALANCE"), "{text}");
+}
+
+#[test]
+fn lost_samples_are_declared_and_end_with_4() {
+    let mut lab = Lab::new(standard("proxy"), 2 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    let seq = lab.sampled;
+    // Ten more were measured and will never come.
+    lab.store.declare_loss(LossRecord {
+        agent_id: lab.agent.clone(),
+        incarnation: lab.incarnation,
+        kind: StreamKind::Samples,
+        first_seq: seq + 1,
+        last_seq: seq + 10,
+        count_min: 10,
+        count_max: 10,
+        reason: "spool_full".into(),
+    });
+    lab.lasts += 20 * MS;
+    lab.due += 2 * 6;
+    lab.sampled += 10;
+    lab.waited += 2;
+    lab.end();
+    lab.close();
+    let (reported, json) = lab.report();
+    assert_eq!(reported.exit, Exit::DataLost);
+    let books = &json["conservation"];
+    assert_eq!(
+        (&books["lost_min"], &books["lost_max"]),
+        (&Value::from(10), &Value::from(10))
+    );
+    let sum = ["sampled", "waited", "overslept", "absent"]
+        .iter()
+        .map(|k| books[k].as_u64().expect("a number"))
+        .sum::<u64>();
+    assert_eq!(Some(sum), books["due"].as_u64());
+}
+
+#[test]
+fn faults_on_another_clock_are_intervals() {
+    let groups = || {
+        vec![group(
+            "proxy",
+            Style::Reused,
+            ClientKind::Bare,
+            0,
+            4,
+            10 * MS,
+        )]
+    };
+    let ahead = 77 * S;
+    let mut lab = Lab::with_clock(groups(), 4 * S, key("other host"), 5 * S);
+    lab.begin();
+    // The aggregator's clock is 77 s ahead; each way takes 1 ms, give or take.
+    let exchanges = (0..40i64).map(|k| {
+        let a1 = 5 * S + k * 100 * MS;
+        HostRecord::Exchange(Exchange {
+            a1_ns: a1,
+            s1_ns: a1 + ahead + MS,
+            s2_ns: a1 + ahead + MS + 10_000,
+            a2_ns: a1 + 2 * MS + 20_000,
+            server: key("host"),
+        })
+    });
+    lab.host(exchanges.collect::<Vec<_>>());
+    lab.probe(|blank, due| match due {
+        d if d < 2_000 * MS => blank.clone(),
+        d if d < 2_010 * MS => refused(blank),
+        _ => from_b(blank, 2),
+    });
+    lab.end();
+    lab.origin += ahead;
+    lab.fault("stop", FaultScope::Backend, 1_995 * MS, Some("a:3306"));
+    lab.close();
+    let (reported, json) = lab.report();
+    let fault = &row(&json, "reused", "bare")["faults"][0];
+    let asked = &fault["asked_s"];
+    let (earliest, latest) = (
+        asked["earliest"].as_f64().expect("known"),
+        asked["latest"].as_f64().expect("known"),
+    );
+    assert!(earliest < 1.995 && 1.995 < latest, "{asked}");
+    assert!(latest - earliest < 0.003, "{asked}");
+    assert_eq!(fault["verdict"], "reconnected");
+    let text = as_text(&reported.analysis, Some(120));
+    assert!(text.contains("fault 1 at +1.994..+1.996 s"), "{text}");
+}
+
+#[test]
+fn a_clock_that_nothing_relates_is_not_guessed() {
+    let groups = vec![group(
+        "proxy",
+        Style::Reused,
+        ClientKind::Bare,
+        0,
+        1,
+        10 * MS,
+    )];
+    let mut lab = Lab::with_clock(groups, 4 * S, key("other host"), 5 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    lab.end();
+    lab.fault("stop", FaultScope::Backend, 1_995 * MS, Some("a:3306"));
+    lab.close();
+    let (_, json) = lab.report();
+    assert_eq!(
+        row(&json, "reused", "bare")["faults"]
+            .as_array()
+            .map(Vec::len),
+        Some(0)
+    );
+    assert!(caveats(&json).contains(&"clock"));
+}
+
+#[test]
+fn equal_identities_and_a_pausing_agent_are_said() {
+    let mut lab = Lab::new(standard("proxy"), 4 * S);
+    lab.begin();
+    lab.host([HostRecord::Lag(Lag {
+        at_ns: lab.origin + 2_100 * MS,
+        ticks: 5,
+        late_max_ns: 400 * MS as u64,
+    })]);
+    lab.probe(|blank, due| {
+        if (2_100 * MS..2_300 * MS).contains(&due) {
+            refused(blank)
+        } else {
+            blank.clone()
+        }
+    });
+    lab.end();
+    lab.store.edit_manifest(|m| {
+        m.subjects = ["db-a", "db-b"]
+            .map(|name| Subject {
+                name: name.into(),
+                identity: Some("a:3306".into()),
+                address: String::new(),
+            })
+            .to_vec();
+    });
+    lab.close();
+    let (_, json) = lab.report();
+    let all = caveats(&json);
+    assert!(
+        all.contains(&"equal_identities") && all.contains(&"window_no_data"),
+        "{all:?}"
+    );
+    let bare = row(&json, "reused", "bare");
+    assert!(
+        bare["windows"]
+            .as_array()
+            .expect("windows")
+            .iter()
+            .all(|w| w["no_data"] == true)
+    );
+    assert_eq!(bare["max_gap_has_no_data"], true);
+}
+
+#[test]
+fn a_mark_is_shown_and_not_judged_and_a_failback_exposes_all() {
+    let mut lab = Lab::new(standard("proxy"), 6 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    lab.end();
+    lab.fault("mark", FaultScope::Mark, 1_000 * MS, None);
+    lab.fault("stop", FaultScope::Backend, 2_000 * MS, None);
+    lab.fault("start", FaultScope::Failback, 3_000 * MS, Some("b:3306"));
+    lab.fault("stop", FaultScope::Backend, 4_500 * MS, Some("b:3306"));
+    lab.close();
+    let (reported, json) = lab.report();
+    let faults = row(&json, "reused", "bare")["faults"]
+        .as_array()
+        .expect("faults")
+        .clone();
+    let ids: Vec<_> = faults.iter().map(|f| f["fault"].as_u64()).collect();
+    assert_eq!(ids, [Some(3), Some(4)]);
+    assert_eq!(faults[0]["verdict"], "seamless");
+    assert_eq!(faults[0]["clients"]["held"], 4);
+    assert_eq!(faults[1]["verdict"], "not exposed");
+    assert!(caveats(&json).contains(&"fault_not_judged"));
+    assert_eq!(reported.exit, Exit::Ok);
+}
+
+#[test]
+fn a_fault_of_one_proxy_tests_no_other() {
+    let mut groups = vec![group(
+        "proxy",
+        Style::Reused,
+        ClientKind::Bare,
+        0,
+        2,
+        10 * MS,
+    )];
+    groups.push(group(
+        "db-a",
+        Style::Reused,
+        ClientKind::Bare,
+        0,
+        2,
+        10 * MS,
+    ));
+    let mut lab = Lab::new(groups, 4 * S);
+    lab.begin();
+    lab.probe(|blank, due| match (blank.target.as_str(), due) {
+        ("db-a", d) if (2_000 * MS..2_100 * MS).contains(&d) => refused(blank),
+        ("db-a", d) if d >= 2_100 * MS => from_b(blank, 2),
+        _ => blank.clone(),
+    });
+    lab.end();
+    lab.fault("restart", FaultScope::Proxy, 1_995 * MS, None);
+    lab.close();
+    let (reported, json) = lab.report();
+    let verdicts: Vec<_> = json["targets"]
+        .as_array()
+        .expect("targets")
+        .iter()
+        .map(|t| (t["name"].as_str(), t["faults"][0]["verdict"].as_str()))
+        .collect();
+    assert_eq!(
+        verdicts,
+        [
+            (Some("proxy"), Some("not exposed")),
+            (Some("db-a"), Some("disrupted"))
+        ]
+    );
+    assert_eq!(reported.exit, Exit::Ok);
+}
+
+#[test]
+fn a_fault_that_exposed_nobody_ends_with_4() {
+    let mut lab = Lab::new(standard("proxy"), 4 * S);
+    lab.begin();
+    lab.probe(|blank, _| from_b(blank, 1));
+    lab.end();
+    lab.fault("stop", FaultScope::Backend, 1_995 * MS, Some("a:3306"));
+    lab.close();
+    let (reported, json) = lab.report();
+    assert_eq!(reported.exit, Exit::DataLost);
+    assert_eq!(json["exit_code"], 4);
+    let text = as_text(&reported.analysis, Some(80));
+    assert!(text.contains("not exposed"), "{text}");
+}
+
+#[test]
+fn a_fault_after_the_last_probe_is_unmeasured() {
+    let mut lab = Lab::new(standard("proxy"), 4 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    lab.end();
+    lab.fault("stop", FaultScope::Backend, 4_100 * MS, Some("a:3306"));
+    lab.close();
+    let (reported, json) = lab.report();
+    assert_eq!(
+        row(&json, "reused", "bare")["faults"][0]["verdict"],
+        "unmeasured"
+    );
+    assert!(caveats(&json).contains(&"unmeasured"));
+    assert_eq!(reported.exit, Exit::DataLost);
+}
+
+#[test]
+fn the_report_looks_like_this() {
+    let groups = vec![
+        group(
+            "pass-through",
+            Style::Reused,
+            ClientKind::Bare,
+            0,
+            4,
+            10 * MS,
+        ),
+        group("pass-through", Style::New, ClientKind::Bare, 0, 2, 200 * MS),
+        group(
+            "reconnecting",
+            Style::Reused,
+            ClientKind::Bare,
+            0,
+            4,
+            10 * MS,
+        ),
+    ];
+    let mut lab = Lab::new(groups, 6 * S);
+    lab.begin();
+    lab.probe(|blank, due| {
+        let is_new = blank.style == Style::New;
+        match (blank.target.as_str(), due) {
+            (_, d) if d < 2_000 * MS => blank.clone(),
+            ("reconnecting", _) => from_b(blank, 1),
+            (_, d) if d < 3_500 * MS => refused(blank),
+            _ => from_b(blank, if is_new { blank.slot as u32 + 1 } else { 2 }),
+        }
+    });
+    lab.end();
+    lab.fault("stop", FaultScope::Backend, 1_995 * MS, Some("a:3306"));
+    lab.close();
+    let (reported, _) = lab.report();
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter("[0-9a-f]{8}-[0-9a-f-]{27}", "[run id]");
+    settings.bind(|| {
+        insta::assert_snapshot!("text_80", as_text(&reported.analysis, Some(80)));
+        insta::assert_snapshot!("text_120", as_text(&reported.analysis, Some(120)));
+        insta::assert_snapshot!("markdown", reported.markdown);
+    });
+}

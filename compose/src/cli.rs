@@ -1,0 +1,110 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::duration;
+use crate::runtime::process::find::parse_named;
+use crate::scenario::{Action, BackendKind, ProxyKind, RuntimeKind};
+
+/// Composes a whole lab (backends, proxies, agent, aggregator, faults), measures
+/// what clients of the proxies go through, and prints the truth about it.
+#[derive(Debug, Parser)]
+#[command(name = "gapscope-lab", version, about, long_about = None)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a scenario and print its summary
+    Run(Box<Run>),
+    /// List the shipped scenarios, and what a lab can be made of
+    List,
+    /// Check a scenario file and show what it would do
+    Check {
+        /// Name of a shipped scenario, or a file
+        scenario: String,
+    },
+}
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Name of a shipped scenario, or a file
+    pub scenario: String,
+    /// What the lab is made of: our own backends and proxies, or real programs
+    #[arg(long, value_parser = word(RuntimeKind::WORDS, RuntimeKind::from_word))]
+    pub runtime: Option<RuntimeKind>,
+    /// What serves
+    #[arg(long, value_parser = word(BackendKind::WORDS, BackendKind::from_word))]
+    pub backend: Option<BackendKind>,
+    /// A proxy, instead of the scenario's (may be given more than once)
+    #[arg(long, value_name = "NAME", value_parser = word(ProxyKind::WORDS, ProxyKind::from_word))]
+    pub proxy: Vec<ProxyKind>,
+    /// Where a program is: haproxy, mariadbd, mariadb-install-db
+    #[arg(long, value_name = "NAME=PATH", value_parser = parse_named)]
+    pub program: Vec<(String, PathBuf)>,
+    /// Where run folders go
+    #[arg(long, value_name = "DIR", default_value = "./runs")]
+    pub data: PathBuf,
+    /// Probe for this long instead
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub duration: Option<u64>,
+    /// Do this to the subject instead: stop, kill, hang or black_hole
+    #[arg(long, value_name = "STEP", value_parser = fault())]
+    pub fault: Option<Action>,
+    /// The study's own numbers: one held client, a query each 500 ms, 5 s timeouts,
+    /// 30 s, the fault at exactly 10 s, a stopped backend killed after 2 s
+    #[arg(long)]
+    pub like_lab08: bool,
+    /// Do each step exactly when it is due, not at a random moment after
+    #[arg(long)]
+    pub no_jitter: bool,
+    /// For the random moments; a seed that was printed gives the same ones again
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// How to print the summary
+    #[arg(long, default_value = "text")]
+    pub format: Format,
+}
+
+/// How to print the summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// A table for people
+    Text,
+    /// A table to paste somewhere
+    Markdown,
+    /// For programs
+    Json,
+}
+
+impl Format {
+    /// The word on command lines.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Markdown => "markdown",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// Reads one of `words`; clap names them in `--help` and in errors.
+fn word<T: Clone + Send + Sync + 'static>(
+    words: &'static [&'static str],
+    read: fn(&str) -> Option<T>,
+) -> impl clap::builder::TypedValueParser<Value = T> {
+    use clap::builder::{PossibleValuesParser, TypedValueParser};
+    PossibleValuesParser::new(words)
+        .map(move |word| read(&word).expect("clap lets only known words through"))
+}
+
+fn fault() -> impl clap::builder::TypedValueParser<Value = Action> {
+    word(&["stop", "kill", "hang", "black_hole"], Action::from_word)
+}

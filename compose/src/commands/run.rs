@@ -1,0 +1,480 @@
+//! `run`: brings a lab up, measures while the timeline is carried out, takes it
+//! down, prints the summary.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+use gapscope_proto::clock::{Clock, SystemClock};
+use gapscope_proto::fault::Fault;
+use gapscope_proto::ids::RunId;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::check::{load_text, steps_text};
+use super::scenario_text;
+use crate::children::{Child, Itself};
+use crate::cli::Run;
+use crate::clock_wait::until;
+use crate::control::Control;
+use crate::duration;
+use crate::error::{Problem, Result, exit};
+use crate::identity::{self, Found};
+use crate::lab::{Lab, Make};
+use crate::output::{self, Screen};
+use crate::play::{Player, Record};
+use crate::programs::AGGREGATOR;
+use crate::progress::Progress;
+use crate::runtime::{default_backend, default_proxies};
+use crate::scenario::{BackendKind, Overrides, ProxyKind, RuntimeKind, Scenario, target_names};
+use crate::services::{AgentSetup, Services};
+use crate::signals::Signals;
+use crate::timeline::{Due, schedule};
+
+/// How long the agent's last samples may take.
+const DRAIN: Duration = Duration::from_secs(15);
+/// Agents begin some time after the start was asked for, and end as much later.
+const AFTER_THE_END_NS: i64 = 300_000_000;
+
+/// What is to be run, once the command line and the scenario are understood.
+#[derive(Debug)]
+struct Chosen {
+    scenario: Scenario,
+    backend: BackendKind,
+    runtime: RuntimeKind,
+    /// Said before anything starts.
+    notes: Vec<String>,
+}
+
+fn choose(options: &Run) -> Result<Chosen> {
+    let (origin, text) = scenario_text(&options.scenario)?;
+    let mut overrides = Overrides {
+        duration_ns: options.duration,
+        fault: options.fault,
+        like_lab08: options.like_lab08,
+        no_jitter: options.no_jitter,
+        proxies: options.proxy.clone(),
+    };
+    let parse = |overrides: &Overrides| {
+        Scenario::parse_with(&origin, &text, overrides)
+            .map_err(|errors| Problem::usage(format!("the scenario is wrong\n{errors}")))
+    };
+    let mut scenario = parse(&overrides)?;
+    let real = |kind: &ProxyKind| kind.runtime() == RuntimeKind::Process;
+    let runtime = options.runtime.unwrap_or_else(|| {
+        if options.backend == Some(BackendKind::Mariadb)
+            || scenario.proxies.iter().any(|proxy| real(&proxy.kind))
+        {
+            RuntimeKind::Process
+        } else {
+            RuntimeKind::Embedded
+        }
+    });
+    let mut notes = Vec::new();
+    let fits = |scenario: &Scenario| {
+        scenario
+            .proxies
+            .iter()
+            .all(|proxy| proxy.kind.runtime() == runtime)
+    };
+    if overrides.proxies.is_empty() && !fits(&scenario) {
+        overrides.proxies = default_proxies(runtime).to_vec();
+        let before = scenario.proxies.len();
+        scenario = parse(&overrides)?;
+        notes.push(format!(
+            "runtime `{runtime}` has other proxies than the scenario's {before}: {} instead \
+             (--proxy chooses)",
+            target_names(&scenario).join(", ")
+        ));
+    }
+    Ok(Chosen {
+        backend: options.backend.unwrap_or(default_backend(runtime)),
+        runtime,
+        scenario,
+        notes,
+    })
+}
+
+/// Makes the data folder, so that a folder that cannot be written is told at once.
+fn data_folder(data: &Path) -> Result<PathBuf> {
+    let failed = |error: std::io::Error| {
+        Problem::new(format!("cannot write to {}: {error}", data.display()))
+            .hint("choose another folder with --data DIR")
+    };
+    std::fs::create_dir_all(data).map_err(failed)?;
+    tempfile::Builder::new()
+        .prefix(".writable-")
+        .tempfile_in(data)
+        .map_err(failed)?;
+    std::fs::canonicalize(data).map_err(failed)
+}
+
+/// Carries out `gapscope-lab run`; returns the exit code.
+pub async fn run(options: &Run) -> Result<u8> {
+    let mut signals = Signals::catch()?;
+    let chosen = choose(options)?;
+    let data = data_folder(&options.data)?;
+    let itself = Itself::find()
+        .map_err(|error| Problem::new(format!("cannot find this program's own file: {error}")))?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let seed = options.seed.unwrap_or_else(rand::random);
+    let mut rng = StdRng::seed_from_u64(seed);
+    let due = schedule(&chosen.scenario.timeline, |most| rng.random_range(0..=most));
+
+    let setting_up = set_up(options, &chosen, &data, &itself, &clock);
+    let mut up = tokio::select! {
+        up = setting_up => up?,
+        signal = signals.next() => return Err(interrupted(signal, "before the run began")),
+    };
+    let measured = measure(&mut up, &chosen, &due, seed, &clock, &mut signals).await;
+    let Up {
+        services,
+        lab,
+        agent_id,
+        ..
+    } = up;
+    let warnings = services.warnings();
+    let taking_down = async {
+        services.end().await;
+        lab.down().await;
+    };
+    tokio::select! {
+        () = taking_down => {}
+        // What is dropped is killed.
+        signal = signals.next() => output::say(&format!("{signal}: not waiting any longer")),
+    }
+    let measured = measured?;
+    if measured.drained {
+        // Wholly acknowledged, so nothing is in it. An error means that something
+        // is, or that it is gone already.
+        remove_empty(&data.join("spool").join(&agent_id));
+    }
+    for warning in warnings.iter().rev().take(5).rev() {
+        output::say(&format!("note: {warning}"));
+    }
+    let code = report(&itself, options, &measured.folder).await?;
+    output::say(&format!("run folder: {}", measured.folder.display()));
+    match measured.trouble {
+        Some(problem) => Err(problem),
+        None => Ok(code),
+    }
+}
+
+fn interrupted(signal: &str, when: &str) -> Problem {
+    Problem::new(format!("interrupted by {signal} {when}"))
+}
+
+/// Removes a folder that holds nothing but empty folders and lock files.
+fn remove_empty(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            remove_empty(&path);
+        } else if entry.metadata().is_ok_and(|meta| meta.len() == 0) {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+    let _ = std::fs::remove_dir(folder);
+}
+
+/// Everything that has to be up before a run can start.
+struct Up {
+    // Dropped in this order.
+    services: Services,
+    lab: Lab,
+    found: Found,
+    agent_id: String,
+}
+
+async fn set_up(
+    options: &Run,
+    chosen: &Chosen,
+    data: &Path,
+    itself: &Itself,
+    clock: &Arc<dyn Clock>,
+) -> Result<Up> {
+    let scenario = &chosen.scenario;
+    output::say(&format!("{}: {}", scenario.name, scenario.description));
+    for note in &chosen.notes {
+        output::say(note);
+    }
+    let make = Make {
+        scenario,
+        backend: chosen.backend,
+        itself: itself.clone(),
+        named: options.program.iter().cloned().collect(),
+        clock: Arc::clone(clock),
+    };
+    let lab = Lab::up(make, output::say).await?;
+    for step in &scenario.timeline {
+        for backend in &lab.backends {
+            if backend.name() == step.subject
+                && let Err(why) = backend.can(step.action)
+            {
+                return Err(Problem::usage(format!(
+                    "step `{}` of line {} cannot be done to backend `{}` ({}): {why}",
+                    step.action,
+                    step.line,
+                    step.subject,
+                    backend.program()
+                )));
+            }
+        }
+    }
+    let found = identity::find(&lab.backends, &lab.login, scenario.identity.as_deref()).await?;
+    let agent_id = format!("lab-{:08x}", rand::random::<u32>());
+    let targets = lab.targets(scenario);
+    let setup = AgentSetup {
+        agent_id: &agent_id,
+        targets: &targets,
+        login: &lab.login,
+        max_connects_per_second: scenario.max_connects_per_second,
+    };
+    let services = Services::start(itself, &lab.folder, data, &setup, clock.as_ref()).await?;
+    Ok(Up {
+        services,
+        lab,
+        found,
+        agent_id,
+    })
+}
+
+fn labels(chosen: &Chosen, lab: &Lab, due: &[Due], seed: u64) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::from([
+        ("runtime".to_owned(), chosen.runtime.to_string()),
+        ("seed".to_owned(), seed.to_string()),
+        (
+            "lab_version".to_owned(),
+            env!("CARGO_PKG_VERSION").to_owned(),
+        ),
+    ]);
+    for backend in &lab.backends {
+        labels.insert(format!("backend.{}", backend.name()), backend.program());
+    }
+    for proxy in &lab.proxies {
+        labels.insert(format!("target.{}", proxy.name()), proxy.program());
+    }
+    for (number, step) in (1..).zip(due) {
+        labels.insert(
+            format!("step.{number:02}"),
+            format!(
+                "{} {} due {:.3} s after the start",
+                step.action,
+                step.subject,
+                step.at_ns as f64 / 1e9
+            ),
+        );
+    }
+    labels
+}
+
+/// What became of a run that was started.
+struct Measured {
+    folder: PathBuf,
+    drained: bool,
+    /// Why it ended early, if it did.
+    trouble: Option<Problem>,
+}
+
+/// Faults go to the aggregator.
+struct ToAggregator {
+    control: Control,
+    run_id: String,
+}
+
+impl Record for ToAggregator {
+    fn record<'a>(&'a mut self, fault: &'a Fault) -> LocalBoxFuture<'a, Result<u32>> {
+        self.control.record(&self.run_id, fault).boxed_local()
+    }
+}
+
+async fn measure(
+    up: &mut Up,
+    chosen: &Chosen,
+    due: &[Due],
+    seed: u64,
+    clock: &Arc<dyn Clock>,
+    signals: &mut Signals,
+) -> Result<Measured> {
+    let scenario = &chosen.scenario;
+    let plan = scenario
+        .plan(RunId::generate(), Some(up.found.expression.clone()))
+        .map_err(|error| Problem::usage(error.to_string()))?;
+    output::say(&format!("load on {}", load_text(scenario)));
+    for step in steps_text(scenario) {
+        output::say(&format!("step: {step}"));
+    }
+    let mut control = up.services.control.clone();
+    let labels = labels(chosen, &up.lab, due, seed);
+    let started = control.start(&plan, &up.found.subjects, labels).await?;
+    let origin_ns = clock.raw_ns();
+    output::say(&format!(
+        "run {} for {}, seed {seed}",
+        started.run_id,
+        duration::text(scenario.duration_ns)
+    ));
+    let trouble = watch(
+        up,
+        scenario,
+        due,
+        &started.run_id,
+        origin_ns,
+        clock,
+        signals,
+    )
+    .await;
+    let reason = match &trouble {
+        None => "the planned end".to_owned(),
+        Some(problem) => problem.what.clone(),
+    };
+    let stopping = control.stop(&started.run_id, &reason, DRAIN);
+    let stopped = tokio::select! {
+        stopped = stopping => stopped?,
+        signal = signals.next() => return Err(interrupted(signal, "while the run was being closed")
+            .hint(format!("what was measured is in {} and in the agent's spool", started.folder))),
+    };
+    for missing in &stopped.missing {
+        output::say(&format!("warning: not taken in: {missing}"));
+    }
+    Ok(Measured {
+        folder: PathBuf::from(started.folder),
+        drained: stopped.drained,
+        trouble,
+    })
+}
+
+/// Plays the timeline and shows progress until the run is over; returns why it
+/// ended early, if it did.
+async fn watch(
+    up: &mut Up,
+    scenario: &Scenario,
+    due: &[Due],
+    run_id: &str,
+    origin_ns: i64,
+    clock: &Arc<dyn Clock>,
+    signals: &mut Signals,
+) -> Option<Problem> {
+    let span = i64::try_from(scenario.duration_ns).unwrap_or(i64::MAX);
+    let end_ns = origin_ns
+        .saturating_add(span)
+        .saturating_add(AFTER_THE_END_NS);
+    let elapsed = |now: i64| u64::try_from(now.saturating_sub(origin_ns)).unwrap_or(0);
+    let names = up
+        .found
+        .subjects
+        .iter()
+        .filter_map(|subject| Some((subject.identity.clone()?, subject.name.clone())))
+        .collect();
+    let first = due.first().map_or_else(
+        || "nothing is done".to_owned(),
+        |step| format!("next: {} `{}`", step.action, step.subject),
+    );
+    let mut progress = Progress::new(target_names(scenario), names, scenario.duration_ns, first);
+    let mut screen = Screen::new();
+    let mut record = ToAggregator {
+        control: up.services.control.clone(),
+        run_id: run_id.to_owned(),
+    };
+    let (telling, mut told) = tokio::sync::mpsc::unbounded_channel::<String>();
+    let mut tell = |text: &str| {
+        let after = elapsed(clock.raw_ns()) as f64 / 1e9;
+        // The receiver lives as long as this.
+        let _ = telling.send(format!("{after:>6.2} s  {text}"));
+    };
+    let mut player = Player::new(
+        Arc::clone(clock),
+        &mut up.lab.backends,
+        &up.found.subjects,
+        &mut record,
+        &mut tell,
+    );
+    let playing = player.play(due, origin_ns);
+    tokio::pin!(playing);
+    let mut readings = up.services.control.clone().watch(run_id).await.ok();
+    let mut ticker = tokio::time::interval(Duration::from_millis(500));
+    loop {
+        let reading = async {
+            match &mut readings {
+                Some(stream) => stream.message().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = until(clock.as_ref(), end_ns) => return None,
+            signal = signals.next() => {
+                let after = elapsed(clock.raw_ns()) as f64 / 1e9;
+                screen.note(&format!("{signal}: stopping the run"));
+                return Some(interrupted(signal, &format!("{after:.1} s after the start"))
+                    .hint("the summary covers what was measured until then"));
+            }
+            played = &mut playing => return match played {
+                Ok(never) => match never {},
+                Err(problem) => {
+                    screen.note(&problem.to_string());
+                    Some(problem)
+                }
+            },
+            Some(text) = told.recv() => {
+                progress.set_step(text.trim_start());
+                screen.note(&text);
+            }
+            reading = reading => match reading {
+                Ok(Some(reading)) => {
+                    progress.update(&reading);
+                    screen.show(&progress, elapsed(clock.raw_ns()));
+                }
+                // Progress is a comfort; the run goes on without.
+                Ok(None) | Err(_) => readings = None,
+            },
+            _ = ticker.tick() => {
+                if let Some(problem) = up.services.failure() {
+                    screen.note(&problem.to_string());
+                    return Some(problem);
+                }
+            }
+        }
+    }
+}
+
+/// Prints the summary of a run folder, by the aggregator's own `report`, which
+/// also decides the exit code.
+async fn report(itself: &Itself, options: &Run, folder: &Path) -> Result<u8> {
+    let mut command = itself.command();
+    command
+        .args([AGGREGATOR, "report"])
+        .arg(folder)
+        .args(["--format", options.format.as_str()]);
+    if let Some(columns) = output::stdout_columns() {
+        command.args(["--width", &columns.to_string()]);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::inherit())
+        .stderr(Stdio::inherit());
+    let failed = |why: String| {
+        Problem::new(format!("cannot report on {}: {why}", folder.display())).hint(format!(
+            "try again with: gapscope-aggregator report {}",
+            folder.display()
+        ))
+    };
+    let child = Child::start_as_is("the report", command, None)
+        .map_err(|error| failed(error.to_string()))?;
+    if !child.wait(Duration::from_secs(600)).await {
+        return Err(failed("it took more than 10 minutes".to_owned()));
+    }
+    match child.ended() {
+        Ok(Some(status)) => match status.code() {
+            Some(code) => Ok(u8::try_from(code).unwrap_or(exit::FAILURE)),
+            None => Err(failed(status.to_string())),
+        },
+        Ok(None) => Err(failed("it is still running".to_owned())),
+        Err(error) => Err(failed(error.to_string())),
+    }
+}

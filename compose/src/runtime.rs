@@ -1,0 +1,79 @@
+//! Brings backends and proxies up, does things to them, takes them down: one
+//! trait each, several kinds of thing behind it.
+//!
+//! Whatever comes up here is the lab's own. Nothing that was running before is
+//! ever touched.
+
+pub mod embedded;
+pub mod process;
+
+use std::net::SocketAddr;
+
+use futures::future::LocalBoxFuture;
+use gapscope_proto::fault::Span;
+use tokio::sync::mpsc;
+
+use crate::error::Result;
+use crate::scenario::{Action, BackendKind, ProxyKind, RuntimeKind};
+use crate::timeline::Due;
+use crate::witness::Seen;
+
+/// What came of carrying out a step.
+#[derive(Debug)]
+pub struct Applied {
+    /// When it was asked for.
+    pub asked: Span,
+    /// Of a step that undoes another: when that was undone.
+    pub cleared: Option<Span>,
+    /// For people: what exactly was done.
+    pub detail: String,
+    /// What witnesses see of it, as they see it.
+    pub seen: mpsc::UnboundedReceiver<Seen>,
+}
+
+/// A server behind the proxies. Its futures stay on the thread that made them:
+/// processes are tied to the life of the thread that starts them.
+pub trait Backend {
+    /// Its name in the scenario.
+    fn name(&self) -> &str;
+    /// Where it listens itself.
+    fn address(&self) -> SocketAddr;
+    /// What it is, with its version, for people.
+    fn program(&self) -> String;
+    /// Whether `action` can be done to it; if not, why.
+    fn can(&self, action: Action) -> std::result::Result<(), String>;
+    /// Called some time before `action`, for witnesses that must be there first.
+    fn prepare(&mut self, action: Action) -> LocalBoxFuture<'_, Result<()>>;
+    /// Carries out a step.
+    fn apply<'a>(&'a mut self, due: &'a Due) -> LocalBoxFuture<'a, Result<Applied>>;
+    /// Ends it for good; nothing of it is left when this returns.
+    fn shut_down(&mut self) -> LocalBoxFuture<'_, ()>;
+}
+
+/// What clients connect to.
+pub trait Proxy {
+    /// The target's name.
+    fn name(&self) -> &str;
+    /// Where clients connect.
+    fn address(&self) -> SocketAddr;
+    /// What it is, with its version, for people.
+    fn program(&self) -> String;
+    /// Ends it for good; nothing of it is left when this returns.
+    fn shut_down(&mut self) -> LocalBoxFuture<'_, ()>;
+}
+
+/// What kind of backend a runtime has where nothing else is said.
+pub const fn default_backend(runtime: RuntimeKind) -> BackendKind {
+    match runtime {
+        RuntimeKind::Embedded => BackendKind::Embedded,
+        RuntimeKind::Process => BackendKind::Mariadb,
+    }
+}
+
+/// What proxies a runtime has where nothing else is said.
+pub const fn default_proxies(runtime: RuntimeKind) -> &'static [ProxyKind] {
+    match runtime {
+        RuntimeKind::Embedded => &[ProxyKind::L4Passthrough, ProxyKind::L7Reconnecting],
+        RuntimeKind::Process => &[ProxyKind::Haproxy],
+    }
+}

@@ -1,0 +1,247 @@
+//! The lab's own backends and proxies as parts of a lab. What was done to an
+//! embedded backend is known exactly, so nothing has to be witnessed.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+use gapscope_proto::clock::Clock;
+use tokio::sync::mpsc;
+
+use super::{Applied, Backend, Proxy};
+use crate::embedded::{
+    self, BackendConfig, ClearTruth, Credentials, FaultError, FaultTruth, Held, L4Config, L4Proxy,
+    L7Config, L7Proxy, PoolMember,
+};
+use crate::error::{Problem, Result};
+use crate::scenario::{Action, ProxyKind};
+use crate::timeline::Due;
+use crate::witness::{Login, Seen};
+
+/// How long a graceful stop lets running statements end, unless told otherwise.
+const STATEMENT_GRACE: Duration = Duration::from_secs(1);
+
+fn credentials(login: &Login) -> Credentials {
+    Credentials::new(login.user.clone(), login.password.clone())
+}
+
+/// An embedded backend.
+#[derive(Debug)]
+pub struct EmbeddedBackend {
+    inner: embedded::Backend,
+    version: String,
+}
+
+impl EmbeddedBackend {
+    /// Starts one.
+    pub async fn start(
+        name: &str,
+        server_id: u32,
+        login: &Login,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let mut config = BackendConfig::new(name);
+        config.server_id = server_id;
+        config.credentials = credentials(login);
+        let version = config.version.clone();
+        let inner = embedded::Backend::start(config, clock)
+            .await
+            .map_err(|error| {
+                Problem::new(format!("cannot start embedded backend `{name}`: {error}"))
+            })?;
+        Ok(Self { inner, version })
+    }
+
+    async fn carry_out(&self, due: &Due) -> Result<Applied> {
+        let backend = &self.inner;
+        let failed = |error: FaultError| Problem::new(error.to_string());
+        let (detail, outcome) = match due.action {
+            Action::Stop => {
+                let grace = due.grace_ns.map_or(STATEMENT_GRACE, Duration::from_nanos);
+                (
+                    "stopped: listener closed, held connections closed (FIN)",
+                    Outcome::Fault(
+                        backend
+                            .stop_gracefully(Held::AfterStatement(grace))
+                            .await
+                            .map_err(failed)?,
+                    ),
+                )
+            }
+            Action::Kill => (
+                "crashed: listener closed, held connections reset (RST)",
+                Outcome::Fault(backend.crash().await.map_err(failed)?),
+            ),
+            Action::Hang => (
+                "hung: accepts nothing further, answers nothing",
+                Outcome::Fault(backend.hang().await.map_err(failed)?),
+            ),
+            Action::BlackHole => (
+                "cut off: swallows all bytes",
+                Outcome::Fault(backend.black_hole().await.map_err(failed)?),
+            ),
+            Action::Resume => (
+                "answers again",
+                Outcome::Clear(backend.resume().await.map_err(failed)?),
+            ),
+            Action::Start => (
+                "listens again",
+                Outcome::Clear(backend.restart().await.map_err(failed)?),
+            ),
+        };
+        Ok(outcome.applied(detail))
+    }
+}
+
+enum Outcome {
+    Fault(FaultTruth),
+    Clear(ClearTruth),
+}
+
+impl Outcome {
+    fn applied(self, detail: &str) -> Applied {
+        let (telling, seen) = mpsc::unbounded_channel();
+        match self {
+            Self::Clear(truth) => Applied {
+                asked: truth.asked,
+                cleared: Some(truth.cleared),
+                detail: detail.to_owned(),
+                seen,
+            },
+            Self::Fault(truth) => {
+                for seen in [
+                    truth.listener_refused.map(Seen::ListenerRefused),
+                    truth.held_cut.map(Seen::HeldCut),
+                    truth.gone.map(Seen::Gone),
+                ]
+                .into_iter()
+                .flatten()
+                {
+                    // The receiver is still here.
+                    let _ = telling.send(seen);
+                }
+                let after = |ns: i64| ns.saturating_sub(truth.asked.earliest_ns) as f64 / 1e6;
+                Applied {
+                    asked: truth.asked,
+                    cleared: None,
+                    detail: format!(
+                        "{detail}; answers ceased {:.3} to {:.3} ms after it was asked for, {} \
+                         connections held",
+                        after(truth.effect.earliest_ns),
+                        after(truth.effect.latest_ns),
+                        truth.held
+                    ),
+                    seen,
+                }
+            }
+        }
+    }
+}
+
+impl Backend for EmbeddedBackend {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.inner.addr()
+    }
+
+    fn program(&self) -> String {
+        format!("embedded backend {}", self.version)
+    }
+
+    fn can(&self, _action: Action) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    fn prepare(&mut self, _action: Action) -> LocalBoxFuture<'_, Result<()>> {
+        futures::future::ready(Ok(())).boxed_local()
+    }
+
+    fn apply<'a>(&'a mut self, due: &'a Due) -> LocalBoxFuture<'a, Result<Applied>> {
+        self.carry_out(due).boxed_local()
+    }
+
+    fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
+        self.inner.shutdown().boxed_local()
+    }
+}
+
+/// An embedded proxy.
+#[derive(Debug)]
+pub enum EmbeddedProxy {
+    /// Carries bytes.
+    L4(L4Proxy),
+    /// Speaks the protocol.
+    L7(L7Proxy),
+}
+
+impl EmbeddedProxy {
+    /// Starts one. As in the study's configuration, every backend but the first
+    /// is a backup, checked every 2 s, down after two failures.
+    pub async fn start(
+        name: &str,
+        kind: ProxyKind,
+        backends: &[(String, SocketAddr)],
+        login: &Login,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let members = backends
+            .iter()
+            .enumerate()
+            .map(|(index, (name, addr))| PoolMember {
+                name: name.clone(),
+                addr: *addr,
+                backup: index > 0,
+            })
+            .collect();
+        match kind {
+            ProxyKind::L7Reconnecting => {
+                L7Proxy::start(L7Config::new(name, members, credentials(login)), clock)
+                    .await
+                    .map(Self::L7)
+            }
+            _ => L4Proxy::start(L4Config::new(name, members), clock)
+                .await
+                .map(Self::L4),
+        }
+        .map_err(|error| Problem::new(format!("cannot start embedded proxy `{name}`: {error}")))
+    }
+}
+
+impl Proxy for EmbeddedProxy {
+    fn name(&self) -> &str {
+        match self {
+            Self::L4(proxy) => proxy.name(),
+            Self::L7(proxy) => proxy.name(),
+        }
+    }
+
+    fn address(&self) -> SocketAddr {
+        match self {
+            Self::L4(proxy) => proxy.addr(),
+            Self::L7(proxy) => proxy.addr(),
+        }
+    }
+
+    fn program(&self) -> String {
+        match self {
+            Self::L4(_) => "embedded l4-passthrough",
+            Self::L7(_) => "embedded l7-reconnecting",
+        }
+        .to_owned()
+    }
+
+    fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
+        async move {
+            match self {
+                Self::L4(proxy) => proxy.shutdown().await,
+                Self::L7(proxy) => proxy.shutdown().await,
+            }
+        }
+        .boxed_local()
+    }
+}

@@ -1,0 +1,94 @@
+//! Real programs, found on this host, on free loopback ports, with all they
+//! write in the lab's temporary folder. They never see the host's own
+//! configuration, and run as an unprivileged user where the lab runs as root.
+
+pub mod find;
+pub mod haproxy;
+pub mod mariadb;
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use gapscope_proto::clock::Clock;
+
+use crate::children::Itself;
+use crate::error::{Problem, Result};
+use crate::exec::{User, user};
+
+/// What processes of this host share.
+#[derive(Clone)]
+pub struct Host {
+    /// How to start this program again, as the wrapper.
+    pub itself: Itself,
+    /// Whom programs run as; none: as the lab.
+    pub user: Option<User>,
+    /// Programs named by path.
+    pub named: find::Named,
+    /// Stamps.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Host {
+    /// Finds out whom programs run as: `mysql`, else `nobody`, where the lab runs
+    /// as root (servers refuse to, and need not); else whoever runs the lab.
+    pub fn new(itself: Itself, named: find::Named, clock: Arc<dyn Clock>) -> Result<Self> {
+        let user = if rustix::process::geteuid().is_root() {
+            Some(user("mysql").or_else(|| user("nobody")).ok_or_else(|| {
+                Problem::new(
+                    "database servers refuse to run as root, and there is neither a user `mysql` \
+                     nor `nobody` to run them as",
+                )
+                .hint("run the lab as an ordinary user")
+            })?)
+        } else {
+            None
+        };
+        Ok(Self {
+            itself,
+            user,
+            named,
+            clock,
+        })
+    }
+
+    /// A command that runs a program through the wrapper, as that user.
+    pub fn command(
+        &self,
+        program: &Path,
+        args: impl IntoIterator<Item = impl AsRef<std::ffi::OsStr>>,
+    ) -> Command {
+        self.itself.wrapped(
+            self.user.as_ref().map(|user| user.name.as_str()),
+            program,
+            args,
+        )
+    }
+}
+
+/// How often a port that somebody else took meanwhile is exchanged for another.
+const PORT_ATTEMPTS: u32 = 5;
+
+/// A loopback port that is free now. Somebody else may take it before the program
+/// that it is for does; then another is tried.
+pub fn free_port() -> io::Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// A program's version line.
+fn version_line(program: &Path, flag: &str) -> String {
+    Command::new(program)
+        .arg(flag)
+        .output()
+        .ok()
+        .and_then(|output| {
+            String::from_utf8_lossy(&output.stdout)
+                .lines()
+                .next()
+                .map(str::to_owned)
+        })
+        .unwrap_or_default()
+}

@@ -1,0 +1,360 @@
+//! The scenario file: what a lab is made of, who probes it, and what is done to
+//! it when. Pure: a text in, a validated [`Scenario`] or all its errors out.
+//!
+//! A scenario says nothing about where things run, beyond what its proxies need:
+//! backends are named, and the runtime decides what programs they are.
+
+mod parse;
+mod plan;
+mod read;
+mod rules;
+mod shipped;
+
+use std::fmt;
+
+use gapscope_proto::sample::Canary;
+
+pub use plan::{Load, target_names};
+pub use read::ScenarioError;
+pub use shipped::{SHIPPED, shipped};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+macro_rules! words {
+    ($(#[$doc:meta])* $type:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $type { $($(#[$vdoc])* $variant,)+ }
+
+        impl $type {
+            /// The words of all values, in order.
+            pub const WORDS: &'static [&'static str] = &[$($word,)+];
+
+            /// The word used in files and on command lines.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+
+            /// Reads such a word.
+            pub fn from_word(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some(Self::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
+words!(
+    /// What the lab is made of where nothing finer is said.
+    RuntimeKind {
+        /// Backends and proxies of our own, inside the lab's process.
+        Embedded = "embedded",
+        /// Real programs found on PATH or named by path.
+        Process = "process",
+    }
+);
+
+words!(
+    /// What serves.
+    BackendKind {
+        /// Our own, speaking the protocol on a loopback socket.
+        Embedded = "embedded",
+        /// A real MariaDB server.
+        Mariadb = "mariadb",
+    }
+);
+
+words!(
+    /// What stands between clients and backends.
+    ProxyKind {
+        /// Our own TCP pass-through with health checks.
+        L4Passthrough = "l4-passthrough",
+        /// Our own, speaking the protocol, that reconnects to another backend.
+        L7Reconnecting = "l7-reconnecting",
+        /// HAProxy in TCP mode, with TCP health checks.
+        Haproxy = "haproxy",
+        /// HAProxy, with health checks that log in.
+        HaproxyMysqlCheck = "haproxy-mysql-check",
+        /// As before, and sessions to a server marked down are cut.
+        HaproxyMysqlCheckShutdown = "haproxy-mysql-check-shutdown",
+    }
+);
+
+impl ProxyKind {
+    /// The runtime whose proxy this is.
+    pub const fn runtime(self) -> RuntimeKind {
+        match self {
+            Self::L4Passthrough | Self::L7Reconnecting => RuntimeKind::Embedded,
+            Self::Haproxy | Self::HaproxyMysqlCheck | Self::HaproxyMysqlCheckShutdown => {
+                RuntimeKind::Process
+            }
+        }
+    }
+}
+
+words!(
+    /// What a step does to its subject.
+    Action {
+        /// Asks it to end in an orderly way (SIGTERM).
+        Stop = "stop",
+        /// Ends it at once (SIGKILL).
+        Kill = "kill",
+        /// Freezes it: connections stay, nothing answers (SIGSTOP).
+        Hang = "hang",
+        /// Cuts it off: packets vanish, nothing refuses. Embedded backends only.
+        BlackHole = "black_hole",
+        /// Undoes a `hang` or a `black_hole`.
+        Resume = "resume",
+        /// Starts a stopped or killed subject again.
+        Start = "start",
+    }
+);
+
+impl Action {
+    /// Whether this hurts; the others undo.
+    pub const fn is_fault(self) -> bool {
+        matches!(self, Self::Stop | Self::Kill | Self::Hang | Self::BlackHole)
+    }
+
+    /// What undoes it.
+    pub const fn undone_by(self) -> Option<Self> {
+        match self {
+            Self::Stop | Self::Kill => Some(Self::Start),
+            Self::Hang | Self::BlackHole => Some(Self::Resume),
+            Self::Resume | Self::Start => None,
+        }
+    }
+}
+
+/// Who probes each target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Clients {
+    /// Clients of style `reused`, bare.
+    pub reused: u16,
+    /// Time between two slots of a reused (or patient) client.
+    pub interval_ns: u64,
+    /// As reused, without a timeout.
+    pub patient: u16,
+    /// Clients of style `new`.
+    pub new: u16,
+    /// Time between two slots of a `new` client.
+    pub new_interval_ns: u64,
+    /// One client for each of these, on a held connection.
+    pub canaries: Vec<Canary>,
+    /// Time between two slots of a canary's client.
+    pub canary_interval_ns: u64,
+    /// The clients' own timeouts.
+    pub timeouts: gapscope_proto::plan::Timeouts,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self {
+            reused: 4,
+            interval_ns: 10 * MS,
+            patient: 1,
+            new: 2,
+            new_interval_ns: 200 * MS,
+            canaries: Vec::new(),
+            canary_interval_ns: 100 * MS,
+            timeouts: gapscope_proto::plan::Timeouts {
+                resolve_ns: Some(5 * SECOND),
+                connect_ns: Some(5 * SECOND),
+                query_ns: Some(5 * SECOND),
+            },
+        }
+    }
+}
+
+/// A proxy of the lab.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProxySpec {
+    /// The target's name.
+    pub name: String,
+    /// What it is.
+    pub kind: ProxyKind,
+}
+
+/// One step of the timeline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Due this long after the run's start, at the earliest.
+    pub at_ns: u64,
+    /// What is done.
+    pub action: Action,
+    /// To which backend.
+    pub subject: String,
+    /// It is done up to this much later, at random.
+    pub jitter_ns: u64,
+    /// Undone this long after it was done.
+    pub duration_ns: Option<u64>,
+    /// Of a `stop`: killed if it is still there after this long, as `docker stop`
+    /// does.
+    pub grace_ns: Option<u64>,
+    /// Where it stands in the file.
+    pub line: usize,
+}
+
+/// A validated scenario.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scenario {
+    /// Its name, for people.
+    pub name: String,
+    /// What it shows.
+    pub description: String,
+    /// How long to probe.
+    pub duration_ns: u64,
+    /// How late a good answer may be and still count.
+    pub deadline_ns: u64,
+    /// SQL expression that says which backend answers; none: the default.
+    pub identity: Option<String>,
+    /// Probe the backends directly too.
+    pub direct: bool,
+    /// The agent's guard on connection attempts, for each target.
+    pub max_connects_per_second: u32,
+    /// Who probes.
+    pub clients: Clients,
+    /// The backends' names; the first is the one proxies prefer.
+    pub backends: Vec<String>,
+    /// The proxies.
+    pub proxies: Vec<ProxySpec>,
+    /// What is done when.
+    pub timeline: Vec<Step>,
+    /// The file as it was read.
+    pub text: String,
+}
+
+/// All that is wrong with a scenario.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScenarioErrors {
+    /// File name or scenario name.
+    pub origin: String,
+    /// Not empty, in the order of lines.
+    pub errors: Vec<ScenarioError>,
+}
+
+impl fmt::Display for ScenarioErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, error) in self.errors.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{}: {error}", self.origin)?;
+            if !error.hint.is_empty() {
+                write!(f, "\n  {}", error.hint)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ScenarioErrors {}
+
+/// What a command line changes about a scenario.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// Probe for this long.
+    pub duration_ns: Option<u64>,
+    /// Every fault of the timeline becomes this one.
+    pub fault: Option<Action>,
+    /// The study's own numbers.
+    pub like_lab08: bool,
+    /// Faults come exactly when due.
+    pub no_jitter: bool,
+    /// These proxies instead of the scenario's.
+    pub proxies: Vec<ProxyKind>,
+}
+
+impl Scenario {
+    /// Reads and validates a scenario. `origin` is how messages call the file.
+    pub fn parse(origin: &str, text: &str) -> Result<Self, ScenarioErrors> {
+        Self::parse_with(origin, text, &Overrides::default())
+    }
+
+    /// As [`Scenario::parse`], with a command line's changes applied before the
+    /// timeline is checked against the duration.
+    pub fn parse_with(
+        origin: &str,
+        text: &str,
+        overrides: &Overrides,
+    ) -> Result<Self, ScenarioErrors> {
+        let failed = |errors| ScenarioErrors {
+            origin: origin.to_owned(),
+            errors,
+        };
+        let mut scenario = parse::parse(text).map_err(failed)?;
+        scenario.apply(overrides);
+        let errors = rules::check(&scenario);
+        if errors.is_empty() {
+            Ok(scenario)
+        } else {
+            Err(failed(errors))
+        }
+    }
+
+    fn apply(&mut self, overrides: &Overrides) {
+        if overrides.like_lab08 {
+            self.clients = Clients {
+                reused: 1,
+                interval_ns: 500 * MS,
+                patient: 0,
+                new: 0,
+                canaries: Vec::new(),
+                ..Clients::default()
+            };
+            self.duration_ns = 30 * SECOND;
+            for step in &mut self.timeline {
+                step.jitter_ns = 0;
+                if step.action == Action::Stop {
+                    step.grace_ns = Some(2 * SECOND);
+                }
+            }
+        }
+        if let Some(duration_ns) = overrides.duration_ns {
+            self.duration_ns = duration_ns;
+        }
+        if let Some(fault) = overrides.fault {
+            for step in self
+                .timeline
+                .iter_mut()
+                .filter(|step| step.action.is_fault())
+            {
+                step.action = fault;
+                if fault != Action::Stop {
+                    step.grace_ns = None;
+                }
+            }
+        }
+        if overrides.no_jitter {
+            for step in &mut self.timeline {
+                step.jitter_ns = 0;
+            }
+        }
+        if !overrides.proxies.is_empty() {
+            self.proxies = named(&overrides.proxies);
+        }
+    }
+}
+
+/// Proxies called by their kinds.
+pub fn named(kinds: &[ProxyKind]) -> Vec<ProxySpec> {
+    kinds
+        .iter()
+        .map(|kind| ProxySpec {
+            name: kind.as_str().to_owned(),
+            kind: *kind,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,315 @@
+//! From TOML to a [`Scenario`], key by key. What depends on more than one key is
+//! checked in `rules`.
+
+use gapscope_proto::ids::TargetName;
+use gapscope_proto::plan::Timeouts;
+use gapscope_proto::sample::Canary;
+use toml::de::DeTable;
+
+use super::read::{Reader, ScenarioError, Table};
+use super::{Action, Clients, MS, ProxyKind, ProxySpec, SECOND, Scenario, Step};
+
+const TOP: &[&str] = &[
+    "name",
+    "description",
+    "duration",
+    "deadline",
+    "identity",
+    "direct",
+    "max_connects_per_second",
+    "clients",
+    "backend",
+    "proxy",
+    "timeline",
+];
+const CLIENTS: &[&str] = &[
+    "reused",
+    "interval",
+    "patient",
+    "new",
+    "new_interval",
+    "canaries",
+    "canary_interval",
+    "timeout",
+];
+const TIMEOUT: &[&str] = &["resolve", "connect", "query"];
+const BACKEND: &[&str] = &["name"];
+const PROXY: &[&str] = &["name", "kind"];
+const STEP: &[&str] = &[
+    "at", "do", "subject", "jitter", "phase", "duration", "grace",
+];
+
+const DAY: u64 = 24 * 3_600 * SECOND;
+/// The shortest interval: the agent's timers are not finer than 1 ms.
+const LEAST_INTERVAL: u64 = MS;
+
+pub(super) fn parse(text: &str) -> Result<Scenario, Vec<ScenarioError>> {
+    let reader = Reader::new(text);
+    let document = match DeTable::parse(text) {
+        Ok(document) => document,
+        Err(error) => {
+            let line = error.span().map_or(1, |span| reader.line_of(&span));
+            return Err(vec![ScenarioError {
+                line,
+                key: String::new(),
+                what: format!("this is not TOML: {}", error.message()),
+                hint: "a scenario is a TOML file; `gapscope-lab list` names the shipped ones"
+                    .to_owned(),
+            }]);
+        }
+    };
+    let scenario = read(&reader, document.get_ref(), text);
+    let errors = reader.into_errors();
+    if errors.is_empty() {
+        Ok(scenario)
+    } else {
+        Err(errors)
+    }
+}
+
+fn read(reader: &Reader<'_>, document: &DeTable<'_>, text: &str) -> Scenario {
+    let top = Table::new(reader, "the scenario", document, 1, TOP);
+    let name = top.string("name");
+    if name.is_none() {
+        top.missing("name", "give the scenario a name, such as name = \"mine\"");
+    }
+    Scenario {
+        name: name.map(|at| at.value).unwrap_or_default(),
+        description: top
+            .string("description")
+            .map(|at| at.value)
+            .unwrap_or_default(),
+        duration_ns: top
+            .duration("duration", 100 * MS, 31 * DAY)
+            .unwrap_or(30 * SECOND),
+        deadline_ns: top
+            .duration("deadline", MS, 3_600 * SECOND)
+            .unwrap_or(250 * MS),
+        identity: top.string("identity").map(|at| at.value),
+        direct: top.boolean("direct").unwrap_or(false),
+        max_connects_per_second: top
+            .integer("max_connects_per_second", 1..100_001)
+            .and_then(|rate| u32::try_from(rate).ok())
+            .unwrap_or(1_000),
+        clients: top
+            .table("clients", CLIENTS)
+            .map(|table| clients(&table))
+            .unwrap_or_default(),
+        backends: backends(&top),
+        proxies: proxies(&top),
+        timeline: top
+            .tables("timeline", STEP)
+            .iter()
+            .filter_map(step)
+            .collect(),
+        text: text.to_owned(),
+    }
+}
+
+fn clients(table: &Table<'_, '_, '_>) -> Clients {
+    let default = Clients::default();
+    let count = |key, otherwise| {
+        table
+            .integer(key, 0..1_001)
+            .and_then(|count| u16::try_from(count).ok())
+            .unwrap_or(otherwise)
+    };
+    let interval = |key, otherwise| {
+        table
+            .duration(key, LEAST_INTERVAL, DAY)
+            .unwrap_or(otherwise)
+    };
+    Clients {
+        reused: count("reused", default.reused),
+        interval_ns: interval("interval", default.interval_ns),
+        patient: count("patient", default.patient),
+        new: count("new", default.new),
+        new_interval_ns: interval("new_interval", default.new_interval_ns),
+        canaries: table
+            .words("canaries", &[Canary::UserVariable.as_str()], |word| {
+                (word == Canary::UserVariable.as_str()).then_some(Canary::UserVariable)
+            })
+            .unwrap_or_default(),
+        canary_interval_ns: interval("canary_interval", default.canary_interval_ns),
+        timeouts: timeouts(table, default.timeouts),
+    }
+}
+
+/// `timeout = "5s"`, or a table with one for each phase.
+fn timeouts(table: &Table<'_, '_, '_>, default: Timeouts) -> Timeouts {
+    const LEAST: u64 = MS;
+    if table.is_table("timeout") {
+        let Some(inner) = table.table("timeout", TIMEOUT) else {
+            return default;
+        };
+        let one = |key, otherwise| inner.duration(key, LEAST, DAY).or(otherwise);
+        return Timeouts {
+            resolve_ns: one("resolve", default.resolve_ns),
+            connect_ns: one("connect", default.connect_ns),
+            query_ns: one("query", default.query_ns),
+        };
+    }
+    match table.duration("timeout", LEAST, DAY) {
+        Some(all) => Timeouts {
+            resolve_ns: Some(all),
+            connect_ns: Some(all),
+            query_ns: Some(all),
+        },
+        None => default,
+    }
+}
+
+/// A name that may stand in a target's name, a configuration file and a path.
+fn name(table: &Table<'_, '_, '_>) -> Option<(String, usize)> {
+    let Some(at) = table.string("name") else {
+        table.missing("name", "give it a name, such as name = \"backend-1\"");
+        return None;
+    };
+    match at.value.parse::<TargetName>() {
+        Ok(_) => Some((at.value, at.line)),
+        Err(why) => {
+            table.report(
+                at.line,
+                "name",
+                why.to_string(),
+                "allowed in a `name`: up to 64 letters, digits, `-`, `_` and `.`",
+            );
+            None
+        }
+    }
+}
+
+fn backends(top: &Table<'_, '_, '_>) -> Vec<String> {
+    let tables = top.tables("backend", BACKEND);
+    let mut names: Vec<String> = Vec::new();
+    for table in &tables {
+        let Some((found, line)) = name(table) else {
+            continue;
+        };
+        if names.contains(&found) {
+            table.report(
+                line,
+                "name",
+                format!("there are two backends called `{found}`"),
+                "give each [[backend]] a name of its own",
+            );
+        }
+        names.push(found);
+    }
+    if tables.is_empty() {
+        top.missing(
+            "backend",
+            "add at least one [[backend]] with a name; a switchover needs two",
+        );
+    }
+    names
+}
+
+fn proxies(top: &Table<'_, '_, '_>) -> Vec<ProxySpec> {
+    let mut proxies: Vec<ProxySpec> = Vec::new();
+    for table in &top.tables("proxy", PROXY) {
+        let kind = table.word("kind", ProxyKind::WORDS, ProxyKind::from_word);
+        let Some((found, line)) = name(table) else {
+            continue;
+        };
+        if proxies.iter().any(|proxy| proxy.name == found) {
+            table.report(
+                line,
+                "name",
+                format!("there are two proxies called `{found}`"),
+                "give each [[proxy]] a name of its own",
+            );
+        }
+        // A proxy called by its kind need not say it twice.
+        match kind
+            .map(|at| at.value)
+            .or_else(|| ProxyKind::from_word(&found))
+        {
+            Some(kind) => proxies.push(ProxySpec { name: found, kind }),
+            None => {
+                if table.string("kind").is_none() {
+                    table.missing(
+                        "kind",
+                        &format!("allowed for `kind`: {}", ProxyKind::WORDS.join(", ")),
+                    );
+                }
+            }
+        }
+    }
+    proxies
+}
+
+fn step(table: &Table<'_, '_, '_>) -> Option<Step> {
+    let at_ns = table.duration("at", 0, 31 * DAY);
+    let action = table.word("do", Action::WORDS, Action::from_word);
+    let subject = table.string("subject");
+    for (key, present, hint) in [
+        (
+            "at",
+            table.string("at").is_some(),
+            "say when, such as at = \"10s\"",
+        ),
+        (
+            "do",
+            table.string("do").is_some(),
+            "say what: stop, kill, hang, black_hole, resume or start",
+        ),
+        (
+            "subject",
+            subject.is_some(),
+            "say to which backend, such as subject = \"backend-1\"",
+        ),
+    ] {
+        if !present {
+            table.missing(key, hint);
+        }
+    }
+    let given = jitter(table);
+    let duration_ns = table.duration("duration", MS, 31 * DAY);
+    let grace_ns = table.duration("grace", 0, 3_600 * SECOND);
+    let action = action?.value;
+    // What undoes is not judged by itself, so it has no phase to be spread over.
+    let default_jitter = if action.is_fault() { 2 * SECOND } else { 0 };
+    Some(Step {
+        at_ns: at_ns?,
+        action,
+        subject: subject?.value,
+        jitter_ns: given.unwrap_or(default_jitter),
+        duration_ns,
+        grace_ns,
+        line: table.line,
+    })
+}
+
+/// `jitter = "2s"`, or in words: `phase = "random up to 2s"`, `phase = "exact"`.
+fn jitter(table: &Table<'_, '_, '_>) -> Option<u64> {
+    let jitter = table.duration("jitter", 0, 3_600 * SECOND);
+    let Some(phase) = table.string("phase") else {
+        return jitter;
+    };
+    if jitter.is_some() {
+        table.report(
+            phase.line,
+            "phase",
+            "`phase` and `jitter` say the same thing twice".to_owned(),
+            "keep one of them",
+        );
+    }
+    if phase.value == "exact" {
+        return Some(0);
+    }
+    let read = phase
+        .value
+        .strip_prefix("random up to ")
+        .and_then(|text| crate::duration::parse(text).ok())
+        .filter(|ns| *ns <= 3_600 * SECOND);
+    if read.is_none() {
+        table.report(
+            phase.line,
+            "phase",
+            format!("`{}` is not known for `phase`", phase.value),
+            "allowed for `phase`: \"random up to 2s\" (or another duration up to 1 h), \"exact\"",
+        );
+    }
+    read
+}

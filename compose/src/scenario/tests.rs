@@ -1,0 +1,405 @@
+use gapscope_proto::ids::RunId;
+use gapscope_proto::plan::ClientKind;
+use gapscope_proto::sample::{Canary, Style};
+
+use super::*;
+
+const HEAD: &str = "name = \"t\"\nduration = \"30s\"\n[[backend]]\nname = \"b1\"\n[[backend]]\nname = \"b2\"\n[[proxy]]\nname = \"haproxy\"\n";
+
+/// The one error of `text` must stand on `line`, be about `key` and say all of
+/// `expect`.
+#[track_caller]
+fn check(text: &str, line: usize, key: &str, expect: &[&str]) {
+    let errors = Scenario::parse("t.toml", text)
+        .expect_err("an error is expected")
+        .errors;
+    let error = errors
+        .iter()
+        .find(|error| error.key == key && error.line == line)
+        .unwrap_or_else(|| panic!("no error about `{key}` on line {line} in {errors:#?}"));
+    assert_eq!(errors.len(), 1, "one error, not more: {errors:#?}");
+    let said = format!("{} {}", error.what, error.hint);
+    for part in expect {
+        assert!(said.contains(part), "{part:?} is not said in {said:?}");
+    }
+}
+
+fn with(tail: &str) -> String {
+    format!("{HEAD}{tail}")
+}
+
+#[test]
+fn unknown_keys_are_named_with_line_and_allowed_ones() {
+    check(
+        "nmae = \"x\"\nname = \"t\"\n[[backend]]\nname = \"b\"\n[[proxy]]\nname = \"haproxy\"\n",
+        1,
+        "nmae",
+        &["unknown key `nmae`", "did you mean `name`", "duration"],
+    );
+    check(
+        &with("[clients]\nreused = 1\nintervall = \"5ms\"\n"),
+        11,
+        "intervall",
+        &["[clients]", "did you mean `interval`", "canaries"],
+    );
+    check(
+        &with("[[timeline]]\nat = \"10s\"\ndo = \"stop\"\nsubject = \"b1\"\nwhen = \"now\"\n"),
+        13,
+        "when",
+        &["[[timeline]]", "subject", "jitter"],
+    );
+    check(
+        &with("[clients]\ntimeout = { conect = \"1s\" }\n"),
+        10,
+        "conect",
+        &["did you mean `connect`", "resolve, connect, query"],
+    );
+}
+
+#[test]
+fn unknown_words_are_named_with_the_allowed_ones() {
+    check(
+        &with("[[timeline]]\nat = \"10s\"\ndo = \"stopp\"\nsubject = \"b1\"\n"),
+        11,
+        "do",
+        &["`stopp`", "did you mean `stop`", "black_hole", "resume"],
+    );
+    check(
+        &with("[[proxy]]\nname = \"p\"\nkind = \"proxysq\"\n"),
+        11,
+        "kind",
+        &["`proxysq`", "l4-passthrough", "haproxy-mysql-check"],
+    );
+    check(
+        &with("[clients]\ncanaries = [\"user_variabel\"]\n"),
+        10,
+        "canaries",
+        &["did you mean `user_variable`"],
+    );
+    check(
+        &with("[[timeline]]\nat = \"10s\"\ndo = \"stop\"\nsubject = \"b3\"\n"),
+        9,
+        "subject",
+        &["unknown subject `b3`", "b1, b2"],
+    );
+    check(
+        &with("[[timeline]]\nat = \"10s\"\ndo = \"stop\"\nsubject = \"haproxy\"\n"),
+        9,
+        "subject",
+        &["is a proxy", "b1, b2"],
+    );
+}
+
+#[test]
+fn values_out_of_range_are_named_with_what_is_allowed() {
+    check(
+        &with("[clients]\ninterval = \"0s\"\n"),
+        10,
+        "interval",
+        &["0s", "1 ms to 24 h"],
+    );
+    check(
+        &with("[clients]\ninterval = \"soon\"\n"),
+        10,
+        "interval",
+        &["soon", "250ms"],
+    );
+    check(
+        &with("[clients]\ninterval = 10\n"),
+        10,
+        "interval",
+        &["integer", "a text in quotes"],
+    );
+    check(
+        &with("[clients]\nreused = -1\n"),
+        10,
+        "reused",
+        &["-1", "from 0 to 1000"],
+    );
+    check(
+        &with("[clients]\nreused = 1000\ninterval = \"1ms\"\n"),
+        11,
+        "interval",
+        &["probes a second", "allowed: up to"],
+    );
+    check(
+        &with("[clients]\nnew = 10\nnew_interval = \"5ms\"\n"),
+        11,
+        "new_interval",
+        &["connections a second", "max_connects_per_second"],
+    );
+    check(
+        &with("[clients]\nreused = 0\npatient = 0\nnew = 0\n"),
+        9,
+        "clients",
+        &["nobody would probe"],
+    );
+    check(
+        &with(
+            "[[timeline]]\nat = \"10s\"\ndo = \"stop\"\nsubject = \"b1\"\nphase = \"full moon\"\n",
+        ),
+        13,
+        "phase",
+        &["full moon", "random up to 2s"],
+    );
+}
+
+#[test]
+fn duplicate_names_are_refused() {
+    check(
+        &with("[[backend]]\nname = \"b1\"\n"),
+        10,
+        "name",
+        &["two backends called `b1`"],
+    );
+    check(
+        &with("[[proxy]]\nname = \"haproxy\"\n"),
+        10,
+        "name",
+        &["two proxies called `haproxy`"],
+    );
+    check(
+        &with("[[proxy]]\nname = \"b1\"\nkind = \"haproxy\"\n"),
+        1,
+        "name",
+        &["both called `b1`"],
+    );
+    check(
+        &with("[[backend]]\nname = \"b/1\"\n"),
+        10,
+        "name",
+        &["`b/1`", "letters, digits"],
+    );
+}
+
+#[test]
+fn steps_must_be_possible() {
+    let step = |at: &str, action: &str, more: &str| {
+        format!("[[timeline]]\nat = \"{at}\"\ndo = \"{action}\"\nsubject = \"b1\"\n{more}")
+    };
+    check(
+        &with(&step("29s", "stop", "")),
+        9,
+        "at",
+        &["comes after the end", "30 s", "up to 2 s later"],
+    );
+    check(
+        &with(&step("31s", "stop", "jitter = \"0s\"\n")),
+        9,
+        "at",
+        &["at 31 s comes after the end"],
+    );
+    check(
+        &with(&step("10s", "resume", "")),
+        9,
+        "do",
+        &["`resume` makes no sense", "is up", "stop, kill"],
+    );
+    check(
+        &with(&format!(
+            "{}{}",
+            step("10s", "stop", ""),
+            step("11s", "start", "")
+        )),
+        13,
+        "at",
+        &["before the step of line 9 is over", "\"12s\""],
+    );
+    check(
+        &with(&format!(
+            "{}{}",
+            step("10s", "stop", ""),
+            step("15s", "kill", "")
+        )),
+        13,
+        "do",
+        &["is down", "allowed here: start"],
+    );
+    check(
+        &with(&step("10s", "kill", "grace = \"2s\"\n")),
+        9,
+        "grace",
+        &["of no use for `kill`"],
+    );
+    Scenario::parse(
+        "t.toml",
+        &with(&format!(
+            "{}{}{}",
+            step("2s", "hang", "duration = \"4s\"\n"),
+            step("9s", "stop", ""),
+            step("15s", "start", "")
+        )),
+    )
+    .expect("a good timeline");
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    check(
+        &with("[[timeline]]\ndo = \"stop\"\nsubject = \"b1\"\n"),
+        9,
+        "at",
+        &["missing"],
+    );
+    check(
+        &with("[[timeline]]\nat = \"1s\"\nsubject = \"b1\"\n"),
+        9,
+        "do",
+        &["missing", "stop"],
+    );
+    check(
+        &with("[[proxy]]\nname = \"p\"\n"),
+        9,
+        "kind",
+        &["missing", "haproxy"],
+    );
+    check(
+        "name = \"t\"\n[[backend]]\nname = \"b\"\n",
+        1,
+        "proxy",
+        &["nothing to probe", "direct"],
+    );
+    check(
+        "name = \"t\"\n[[proxy]]\nname = \"haproxy\"\n",
+        1,
+        "backend",
+        &["missing"],
+    );
+    check("name = \"t\"\nduration = \n", 2, "", &["not TOML"]);
+}
+
+#[test]
+fn all_errors_are_said_at_once_with_the_file_name() {
+    let errors = Scenario::parse(
+        "mine.toml",
+        &with("[clients]\nreusd = 1\nintervall = \"1s\"\n"),
+    )
+    .expect_err("two errors");
+    assert_eq!(errors.errors.len(), 2);
+    let text = errors.to_string();
+    assert!(
+        text.contains("mine.toml: line 10: unknown key `reusd`"),
+        "{text}"
+    );
+    assert!(text.contains("mine.toml: line 11"), "{text}");
+}
+
+#[test]
+fn shipped_scenarios_are_valid_and_have_the_stated_defaults() {
+    for (name, text) in SHIPPED {
+        let scenario = Scenario::parse(name, text).expect("a shipped scenario is valid");
+        assert_eq!(scenario.name, *name);
+        assert_eq!(scenario.duration_ns, 30 * SECOND);
+        assert_eq!(scenario.deadline_ns, 250 * MS);
+        assert_eq!(
+            scenario.clients,
+            Clients {
+                canaries: vec![Canary::UserVariable],
+                ..Clients::default()
+            }
+        );
+    }
+    let switchover = shipped("switchover").expect("it is shipped");
+    let scenario = Scenario::parse("switchover", switchover).expect("valid");
+    let step = &scenario.timeline[0];
+    assert_eq!(
+        (step.at_ns, step.jitter_ns, step.action),
+        (10 * SECOND, 2 * SECOND, Action::Stop)
+    );
+    let baseline = shipped("baseline").expect("it is shipped");
+    assert!(
+        Scenario::parse("baseline", baseline)
+            .expect("valid")
+            .timeline
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_plan_has_every_client_of_every_target() {
+    let scenario = Scenario::parse("s", shipped("switchover").expect("shipped")).expect("valid");
+    let plan = scenario
+        .plan(RunId::generate(), Some("1".to_owned()))
+        .expect("valid names");
+    plan.validate().expect("a plan that agents accept");
+    let of: Vec<_> = plan
+        .groups
+        .iter()
+        .filter(|group| group.target.as_str() == "l4-passthrough")
+        .map(|group| (group.style, group.kind, group.first_client, group.clients))
+        .collect();
+    assert_eq!(
+        of,
+        [
+            (Style::Reused, ClientKind::Bare, 0, 4),
+            (Style::Reused, ClientKind::Patient, 4, 1),
+            (
+                Style::Reused,
+                ClientKind::Canary(Canary::UserVariable),
+                5,
+                1
+            ),
+            (Style::New, ClientKind::Bare, 0, 2),
+        ]
+    );
+    let patient = &plan.groups[1];
+    assert_eq!(patient.timeouts.query_ns, None);
+    assert_eq!(patient.timeouts.connect_ns, None);
+    let load = scenario.load();
+    assert_eq!(load.held, 6);
+    assert_eq!(load.probes_per_second_milli, 520_000);
+    assert_eq!(load.connects_per_second_milli, 10_000);
+}
+
+#[test]
+fn the_command_line_changes_what_it_says() {
+    let text = shipped("switchover").expect("shipped");
+    let scenario = Scenario::parse_with(
+        "s",
+        text,
+        &Overrides {
+            like_lab08: true,
+            ..Overrides::default()
+        },
+    )
+    .expect("valid");
+    let load = scenario.load();
+    assert_eq!((load.clients, load.probes_per_second_milli), (1, 2_000));
+    assert_eq!(scenario.duration_ns, 30 * SECOND);
+    assert_eq!(scenario.timeline[0].jitter_ns, 0);
+    assert_eq!(scenario.timeline[0].grace_ns, Some(2 * SECOND));
+
+    let errors = Scenario::parse_with(
+        "s",
+        text,
+        &Overrides {
+            duration_ns: Some(11 * SECOND),
+            ..Overrides::default()
+        },
+    )
+    .expect_err("the fault comes after the end");
+    assert_eq!(errors.errors[0].key, "at");
+
+    let scenario = Scenario::parse_with(
+        "s",
+        text,
+        &Overrides {
+            fault: Some(Action::Hang),
+            no_jitter: true,
+            proxies: vec![ProxyKind::Haproxy],
+            ..Overrides::default()
+        },
+    )
+    .expect("valid");
+    assert_eq!(scenario.timeline[0].action, Action::Hang);
+    assert_eq!(target_names(&scenario), ["haproxy"]);
+}
+
+#[test]
+fn direct_targets_are_added_on_request() {
+    let scenario = Scenario::parse("s", &format!("direct = true\n{HEAD}")).expect("valid");
+    assert_eq!(
+        target_names(&scenario),
+        ["haproxy", "direct-b1", "direct-b2"]
+    );
+}
