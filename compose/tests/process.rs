@@ -141,7 +141,9 @@ fn children_of(pid: u32) -> Vec<(u32, String)> {
             continue;
         };
         if let Some(fields) = stat(child)
-            && fields.get(1).is_some_and(|parent| *parent == pid.to_string())
+            && fields
+                .get(1)
+                .is_some_and(|parent| *parent == pid.to_string())
         {
             found.push((child, fields[19].clone()));
         }
@@ -261,14 +263,25 @@ async fn a_server_can_be_hung_resumed_killed_and_started_again() {
         }
     };
 
-    let kept = play(&mut lab, &found.subjects, &clock, &[due(0, Action::Hang)], 300).await;
+    let kept = play(
+        &mut lab,
+        &found.subjects,
+        &clock,
+        &[due(0, Action::Hang)],
+        300,
+    )
+    .await;
     assert!(!answers(500).await, "a stopped process answers nobody");
     assert!(kept.last(1).detail.contains("seen stopped"), "{:?}", kept.0);
     assert_eq!(kept.last(1).listener_refused, None, "it accepts still");
 
     let steps = [due(0, Action::Resume)];
     let kept = play(&mut lab, &found.subjects, &clock, &steps, 100).await;
-    assert!(kept.0.is_empty(), "its fault was another player's: {:?}", kept.0);
+    assert!(
+        kept.0.is_empty(),
+        "its fault was another player's: {:?}",
+        kept.0
+    );
     assert!(answers(5_000).await);
 
     let steps = [
@@ -284,7 +297,10 @@ async fn a_server_can_be_hung_resumed_killed_and_started_again() {
     assert!((250_000_000..600_000_000).contains(&held_for), "{held_for}");
     assert_eq!(kill.step, "kill");
     let gone = kill.gone.expect("waited for");
-    assert!(gone.latest_ns - kill.asked.earliest_ns < 1_000_000_000, "{kill:?}");
+    assert!(
+        gone.latest_ns - kill.asked.earliest_ns < 1_000_000_000,
+        "{kill:?}"
+    );
     assert!(kill.held_cut.is_some() && kill.listener_refused.is_some());
     let back = kill.cleared.expect("it was started again");
     assert!(back.latest_ns > start.asked.latest_ns);
@@ -376,7 +392,10 @@ async fn a_killed_lab_leaves_nothing() {
     }
     let mut running = run_until_the_proxy_is_up();
     let children = children_of(running.process.id());
-    assert!(children.len() >= 4, "two servers, a proxy, a janitor: {children:?}");
+    assert!(
+        children.len() >= 4,
+        "two servers, a proxy, a janitor: {children:?}"
+    );
     assert_eq!(running.folders().len(), 1);
     running.process.kill().expect("killed");
     running.process.wait().expect("waited for");
@@ -413,7 +432,10 @@ fn a_missing_program_is_told_and_leaves_nothing() {
         .expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("error: haproxy was named as /nonexistent/haproxy"), "{said}");
+    assert!(
+        said.contains("error: haproxy was named as /nonexistent/haproxy"),
+        "{said}"
+    );
     assert!(said.contains("hint: "), "{said}");
     assert_eq!(std::fs::read_dir(temp.path()).expect("readable").count(), 0);
 }
@@ -433,10 +455,16 @@ fn what_cannot_be_run_is_a_usage_error() {
     };
     let (code, said) = run(&["run", "switchovr"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("neither a shipped scenario nor a file"), "{said}");
+    assert!(
+        said.contains("neither a shipped scenario nor a file"),
+        "{said}"
+    );
     let (code, said) = run(&["run", "switchover", "--duration", "11s"]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("comes after the end of the run at 11 s"), "{said}");
+    assert!(
+        said.contains("comes after the end of the run at 11 s"),
+        "{said}"
+    );
     let (code, said) = run(&["run", "switchover", "--fault", "explode"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("black_hole"), "{said}");
