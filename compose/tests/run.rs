@@ -176,3 +176,55 @@ fn a_folder_that_cannot_be_written_is_told_at_once() {
     );
     assert!(said.contains("hint: choose another folder"), "{said}");
 }
+
+/// Processes whose parent is `pid`.
+fn children_of(pid: u32) -> Vec<PathBuf> {
+    std::fs::read_dir("/proc")
+        .expect("/proc")
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            std::fs::read_to_string(path.join("stat")).is_ok_and(|stat| {
+                stat.rsplit_once(") ")
+                    .and_then(|(_, rest)| rest.split_whitespace().nth(1))
+                    .is_some_and(|parent| parent == pid.to_string())
+            })
+        })
+        .collect()
+}
+
+/// Gone, or a zombie that only its new parent can collect.
+fn is_over(process: &Path) -> bool {
+    std::fs::read_to_string(process.join("stat")).map_or(true, |stat| stat.contains(") Z "))
+}
+
+#[tokio::test]
+async fn a_run_that_is_killed_takes_agent_and_aggregator_with_it_and_keeps_its_data() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let data = tempfile::tempdir().expect("a folder");
+    let mut process = lab(data.path(), temp.path(), &["run", "baseline"])
+        .spawn()
+        .expect("it starts");
+    let mut reader = BufReader::new(process.stderr.take().expect("piped"));
+    until_line(&mut reader, "run ");
+    let children = children_of(process.id());
+    assert!(
+        children.len() >= 3,
+        "aggregator, agent, janitor: {children:?}"
+    );
+    process.kill().expect("killed");
+    process.wait().expect("waited for");
+    for _ in 0..200 {
+        if children.iter().all(|child| is_over(child)) && count(temp.path()) == 0 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert!(children.iter().all(|child| is_over(child)), "{children:?}");
+    assert_eq!(
+        count(temp.path()),
+        0,
+        "the janitor removes the lab's folder"
+    );
+    assert_eq!(runs(data.path()).len(), 1, "what was measured stays");
+}
