@@ -29,8 +29,11 @@ use crate::output::{self, Screen};
 use crate::play::{Player, Record};
 use crate::programs::AGGREGATOR;
 use crate::progress::Progress;
+use crate::runtime::process::mariadb;
 use crate::runtime::{default_backend, default_proxies};
-use crate::scenario::{BackendKind, Overrides, ProxyKind, RuntimeKind, Scenario, target_names};
+use crate::scenario::{
+    BackendKind, Overrides, ProxyKind, RuntimeKind, Scenario, Step, target_names,
+};
 use crate::services::{AgentSetup, Services};
 use crate::signals::Signals;
 use crate::timeline::{Due, schedule};
@@ -48,6 +51,8 @@ struct Chosen {
     runtime: RuntimeKind,
     /// Said before anything starts.
     notes: Vec<String>,
+    /// What the command line changes about the scenario, kept with the run.
+    changes: Vec<String>,
 }
 
 fn choose(options: &Run) -> Result<Chosen> {
@@ -91,12 +96,50 @@ fn choose(options: &Run) -> Result<Chosen> {
             target_names(&scenario).join(", ")
         ));
     }
+    if let Some(fault) = options.fault {
+        notes.push(format!("every fault of the scenario is `{fault}` instead"));
+    }
+    let backend = options.backend.unwrap_or(default_backend(runtime));
+    if backend == BackendKind::Mariadb {
+        for step in &scenario.timeline {
+            mariadb::can(step.action).map_err(|why| not_applicable(step, "MariaDB", &why))?;
+        }
+    }
     Ok(Chosen {
-        backend: options.backend.unwrap_or(default_backend(runtime)),
+        backend,
         runtime,
         scenario,
         notes,
+        changes: changes(options),
     })
+}
+
+/// The options that change what the scenario's text, which is kept too, says.
+fn changes(options: &Run) -> Vec<String> {
+    let mut changes = Vec::new();
+    if options.like_lab08 {
+        changes.push("--like-lab08".to_owned());
+    }
+    if let Some(ns) = options.duration {
+        changes.push(format!(
+            "--duration {}",
+            duration::text(ns).replace(' ', "")
+        ));
+    }
+    if let Some(fault) = options.fault {
+        changes.push(format!("--fault {fault}"));
+    }
+    if options.no_jitter {
+        changes.push("--no-jitter".to_owned());
+    }
+    changes
+}
+
+fn not_applicable(step: &Step, program: &str, why: &str) -> Problem {
+    Problem::usage(format!(
+        "step `{}` of line {} cannot be done to backend `{}` ({program}): {why}",
+        step.action, step.line, step.subject
+    ))
 }
 
 /// Makes the data folder, so that a folder that cannot be written is told at once.
@@ -231,13 +274,7 @@ async fn set_up(
             if backend.name() == step.subject
                 && let Err(why) = backend.can(step.action)
             {
-                return Err(Problem::usage(format!(
-                    "step `{}` of line {} cannot be done to backend `{}` ({}): {why}",
-                    step.action,
-                    step.line,
-                    step.subject,
-                    backend.program()
-                )));
+                return Err(not_applicable(step, &backend.program(), &why));
             }
         }
     }
@@ -268,6 +305,10 @@ fn labels(chosen: &Chosen, lab: &Lab, due: &[Due], seed: u64) -> BTreeMap<String
             env!("CARGO_PKG_VERSION").to_owned(),
         ),
     ]);
+    let changes = chosen.changes.join(" ");
+    if !changes.is_empty() {
+        labels.insert("changes".to_owned(), changes);
+    }
     for backend in &lab.backends {
         labels.insert(format!("backend.{}", backend.name()), backend.program());
     }
