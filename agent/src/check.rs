@@ -12,9 +12,10 @@ use crate::cli::Failure;
 use crate::config::{Config, Target};
 use crate::outcome::{self, Verdict};
 use crate::output;
+use crate::probe::answer::{Ask, ask};
 use crate::probe::identity::Form;
 use crate::probe::leash::{self, Ended, Graveyard};
-use crate::probe::mysql::{Ask, Endpoint, ask, connect, resolve};
+use crate::probe::mysql::{Endpoint, connect, resolve};
 
 const LIMIT: Duration = Duration::from_secs(5);
 

@@ -15,6 +15,8 @@ use gapscope_proto::ids::{AgentId, TargetName};
 use serde::Deserialize;
 use serde_spanned::Spanned;
 
+use crate::probe::identity::check_expression;
+
 /// Where an aggregator listens unless told otherwise.
 pub const DEFAULT_AGGREGATOR: &str = "http://127.0.0.1:7350";
 /// Most connections a second to one target unless told otherwise. The lab's
@@ -161,7 +163,7 @@ struct FileTarget {
     password_env: Option<Spanned<String>>,
     password_file: Option<Spanned<PathBuf>>,
     database: Option<String>,
-    identity: Option<String>,
+    identity: Option<Spanned<String>>,
     max_connects_per_second: Option<Spanned<u32>>,
 }
 
@@ -206,6 +208,10 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
         spool_max_bytes: None,
         targets: Vec::new(),
     });
+    if let Some(expression) = &flags.identity {
+        check_expression(expression)
+            .map_err(|why| ConfigError::new(format!("--identity: {why}")))?;
+    }
     for text in &flags.targets {
         let mut target = target_from_flag(text, sources)?;
         target.identity = flags.identity.clone();
@@ -370,6 +376,14 @@ impl File {
                 }
                 Some(rate) => rate.into_inner(),
             };
+            let identity = match target.identity {
+                None => None,
+                Some(expression) => {
+                    check_expression(expression.get_ref())
+                        .map_err(|why| at(expression.span(), "identity", &why))?;
+                    Some(expression.into_inner())
+                }
+            };
             targets.push(Target {
                 name,
                 host,
@@ -377,7 +391,7 @@ impl File {
                 user: target.user,
                 password,
                 database: target.database,
-                identity: target.identity,
+                identity,
                 max_connects_per_second,
             });
         }

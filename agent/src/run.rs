@@ -13,14 +13,14 @@ use std::time::Duration;
 use gapscope_proto::clock::Clock;
 use gapscope_proto::host::{ProbingEnded, ProbingStarted};
 use gapscope_proto::ids::{RunId, TargetName};
-use gapscope_proto::plan::{ClientKind, RunPlan};
+use gapscope_proto::plan::{ClientGroup, ClientKind, RunPlan};
 use gapscope_proto::sample::{Canary, Style};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::board::{Board, RunBoard};
 use crate::host::HostNotes;
-use crate::probe::identity::IdentityCell;
+use crate::probe::identity::{IdentityCell, check_expression};
 use crate::probe::leash::Graveyard;
 use crate::probe::mysql::{Client, ClientSpec, Endpoint};
 use crate::schedule::{Counts, Schedule, Wake};
@@ -63,6 +63,9 @@ pub fn admit(
 ) -> Result<(), Refusal> {
     plan.validate()
         .map_err(|error| Refusal(error.to_string()))?;
+    if let Some(identity) = &plan.identity {
+        check_expression(identity).map_err(Refusal)?;
+    }
     for group in &plan.groups {
         if !endpoints.contains_key(&group.target) {
             let known: Vec<_> = endpoints.keys().map(TargetName::as_str).collect();
@@ -88,6 +91,22 @@ pub fn admit(
             return Err(Refusal(format!(
                 "canary `{canary}` of target `{}` is not known to this build; it checks: user_variable",
                 group.target
+            )));
+        }
+    }
+    for (name, endpoint) in endpoints {
+        let new = |group: &&ClientGroup| group.target == *name && !group.style.is_held();
+        let planned: f64 = plan
+            .groups
+            .iter()
+            .filter(new)
+            .map(|group| f64::from(group.clients) * 1e9 / group.interval_ns as f64)
+            .sum();
+        let allowed = endpoint.target.max_connects_per_second;
+        if planned > f64::from(allowed) {
+            return Err(Refusal(format!(
+                "the plan makes {planned:.0} new connections a second to target `{name}`; \
+                 its max_connects_per_second allows {allowed}"
             )));
         }
     }
@@ -315,6 +334,7 @@ impl ClientTask {
                 Wake::Overslept => {}
                 Wake::Probe(slot) => {
                     let sample = self.client.probe(slot, &self.give_up).await;
+                    self.schedule.free(self.tools.clock.raw_ns());
                     self.board.note(&sample);
                     self.tools.spool.sample(self.run, sample).await;
                 }

@@ -7,6 +7,8 @@
 //! Slots before the incarnation began to probe are nobody's: the reader counts
 //! them as absent.
 
+use std::ops::Range;
+
 use gapscope_proto::plan::ClientGroup;
 
 /// The slots of one client in one incarnation.
@@ -20,6 +22,10 @@ pub struct Schedule {
     probing: bool,
     last_probed_due_ns: Option<i64>,
     counts: Counts,
+    /// The slots counted last in either way: the end of a run that is stopped
+    /// is known only afterwards, and what was counted beyond it is taken back.
+    last_waited: Range<u64>,
+    last_overslept: Range<u64>,
 }
 
 /// A slot to wait for.
@@ -83,6 +89,8 @@ impl Schedule {
             probing: false,
             last_probed_due_ns: None,
             counts: Counts::default(),
+            last_waited: 0..0,
+            last_overslept: 0..0,
         };
         schedule.first_slot = schedule.first_slot_at_or_after(begin_ns);
         schedule.next_slot = schedule.first_slot;
@@ -104,23 +112,28 @@ impl Schedule {
         u64::try_from((after + interval - 1) / interval).unwrap_or(u64::MAX)
     }
 
-    /// The client is free at `now_ns`: the slot to wait for, or none if it is
-    /// due at `end_ns` or later. Slots that have passed meanwhile are waited.
-    pub fn next(&mut self, now_ns: i64, end_ns: i64) -> Option<Slot> {
-        let until = self
-            .first_slot_at_or_after(now_ns)
-            .min(self.first_slot_at_or_after(end_ns));
-        if until > self.next_slot {
-            let passed = until - self.next_slot;
-            if self.probing {
-                self.counts.waited += passed;
-            } else {
-                self.counts.overslept += passed;
-            }
-            self.next_slot = until;
+    /// The client is free again at `now_ns`: slots that have passed meanwhile
+    /// are waited.
+    pub fn free(&mut self, now_ns: i64) {
+        if self.probing {
+            self.waited_until(self.first_slot_at_or_after(now_ns));
+            self.probing = false;
         }
-        self.probing = false;
-        let due_ns = self.due_ns(self.next_slot);
+    }
+
+    /// The slot to wait for, or none if it is due at `end_ns` or later. One that
+    /// has passed since the client was free, by no more than is tolerated, is
+    /// still to be probed; others that have passed are overslept.
+    pub fn next(&mut self, now_ns: i64, end_ns: i64) -> Option<Slot> {
+        self.free(now_ns);
+        let mut due_ns = self.due_ns(self.next_slot);
+        if now_ns.saturating_sub(due_ns) > self.late_limit_ns {
+            let until = self
+                .first_slot_at_or_after(now_ns)
+                .min(self.first_slot_at_or_after(end_ns));
+            self.overslept_until(until);
+            due_ns = self.due_ns(self.next_slot);
+        }
         (due_ns < end_ns).then_some(Slot {
             number: self.next_slot,
             due_ns,
@@ -131,8 +144,7 @@ impl Schedule {
     pub fn wake(&mut self, now_ns: i64) -> Wake {
         let due_ns = self.due_ns(self.next_slot);
         if now_ns.saturating_sub(due_ns) > self.late_limit_ns {
-            // `next` counts what has passed; nothing was being probed.
-            self.probing = false;
+            // `next` counts what has passed.
             return Wake::Overslept;
         }
         let slot = Slot {
@@ -151,18 +163,34 @@ impl Schedule {
         self.last_probed_due_ns
     }
 
-    /// The books at the end. `end_ns` must be later than every probed slot.
-    pub fn finish(&mut self, end_ns: i64) -> Counts {
-        let until = self.first_slot_at_or_after(end_ns);
+    fn waited_until(&mut self, until: u64) {
         if until > self.next_slot {
-            let passed = until - self.next_slot;
-            if self.probing {
-                self.counts.waited += passed;
-            } else {
-                self.counts.overslept += passed;
-            }
+            self.last_waited = self.next_slot..until;
+            self.counts.waited += until - self.next_slot;
             self.next_slot = until;
         }
+    }
+
+    fn overslept_until(&mut self, until: u64) {
+        if until > self.next_slot {
+            self.last_overslept = self.next_slot..until;
+            self.counts.overslept += until - self.next_slot;
+            self.next_slot = until;
+        }
+    }
+
+    /// The books at the end. `end_ns` must be later than every probed slot; it
+    /// may be earlier than the last call of [`Self::free`] and [`Self::next`].
+    pub fn finish(&mut self, end_ns: i64) -> Counts {
+        let until = self.first_slot_at_or_after(end_ns);
+        if self.probing {
+            self.waited_until(until);
+        } else {
+            self.overslept_until(until);
+        }
+        let beyond = |range: &Range<u64>| range.end.saturating_sub(range.start.max(until));
+        self.counts.waited -= beyond(&self.last_waited);
+        self.counts.overslept -= beyond(&self.last_overslept);
         // Counted from the definition, not from what was done, so that the
         // books can fail to balance.
         self.counts.due = until.saturating_sub(self.first_slot);
@@ -266,6 +294,51 @@ mod tests {
     }
 
     #[test]
+    fn a_stall_behind_the_answer_is_the_agents_own() {
+        let mut s = schedule(0, 0);
+        s.next(0, i64::MAX).expect("a slot");
+        s.wake(1_000 * MS);
+        s.free(1_012 * MS);
+        // Slot 1 was waited; slot 2 (1,020) is 4 ms late: still probed.
+        let slot = s.next(1_024 * MS, i64::MAX).expect("a slot");
+        assert_eq!(slot.number, 2);
+        assert!(matches!(s.wake(1_024 * MS), Wake::Probe(_)));
+        s.free(1_025 * MS);
+        // Slots 3 and 4 passed while the spool was behind.
+        assert_eq!(s.next(1_041 * MS, i64::MAX).expect("a slot").number, 5);
+        let counts = s.finish(1_050 * MS);
+        assert_eq!(
+            counts,
+            Counts {
+                due: 5,
+                sampled: 2,
+                waited: 1,
+                overslept: 2
+            }
+        );
+    }
+
+    #[test]
+    fn a_run_stopped_under_a_probe_counts_to_its_end_only() {
+        let mut s = schedule(0, 0);
+        s.next(0, i64::MAX).expect("a slot");
+        s.wake(1_000 * MS);
+        // Stopped at 1,035; the probe is given up at 1,535.
+        s.free(1_535 * MS);
+        s.next(1_536 * MS, i64::MAX).expect("a slot");
+        let counts = s.finish(1_035 * MS);
+        assert_eq!(
+            counts,
+            Counts {
+                due: 4,
+                sampled: 1,
+                waited: 3,
+                overslept: 0
+            }
+        );
+    }
+
+    #[test]
     fn a_restarted_agent_goes_on_counting() {
         let mut s = schedule(0, 1_501);
         assert_eq!(s.next(1_501 * MS, i64::MAX).expect("a slot").number, 51);
@@ -284,22 +357,31 @@ mod tests {
         /// probed twice or out of order.
         #[test]
         fn the_books_balance(
-            index in 0u16..4, begin in 900i64..1_100, end in 1_000i64..1_400,
-            steps in proptest::collection::vec((0i64..30, 0i64..60), 0..80),
+            index in 0u16..4, begin in 900i64..1_100, end in 1_000i64..1_400, planned_end in 1_000i64..1_400,
+            steps in proptest::collection::vec((0i64..30, 0i64..60, 0i64..25), 0..80),
         ) {
             let mut s = schedule(index, begin);
             let mut now = begin * MS;
             let mut probed = Vec::new();
-            let mut last_end = end * MS;
-            for (late, took) in steps {
-                let Some(slot) = s.next(now, end * MS) else { break };
-                prop_assert!(slot.due_ns >= now);
+            let mut last_end = end.min(planned_end) * MS;
+            let mut free = begin * MS;
+            for (late, took, stalled) in steps {
+                let Some(slot) = s.next(now, planned_end * MS) else { break };
+                // Stopped: what was counted in the last round may lie beyond.
+                if now >= end * MS { break }
+                // Future when the client was free, and not long past now.
+                prop_assert!(slot.due_ns >= free);
+                prop_assert!(now - slot.due_ns <= 10 * MS);
+                let late = late.max((now - slot.due_ns + MS - 1) / MS);
                 now = slot.due_ns + late * MS;
                 if let Wake::Probe(slot) = s.wake(now) {
                     prop_assert!(late * MS <= 10 * MS);
                     prop_assert!(slot.due_ns >= begin * MS);
                     probed.push(slot.number);
                     now += took * MS;
+                    s.free(now);
+                    free = now;
+                    now += stalled * MS;
                 } else {
                     prop_assert!(late * MS > 10 * MS);
                 }

@@ -7,13 +7,15 @@ mod support;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use gapscope_agent::config::{Config, Secret, Target};
 use gapscope_proto::clock::SystemClock;
 use gapscope_proto::host::{HostRecord, ProbingEnded};
 use gapscope_proto::ids::RunId;
 use gapscope_proto::plan::ClientKind;
-use gapscope_proto::sample::{Outcome, Style};
+use gapscope_proto::sample::{Cause, Outcome, Style};
 use support::{Aggregator, Arrived, Behaviour, Manners, Server, group, plan};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -186,9 +188,67 @@ async fn an_agent_without_an_aggregator_keeps_everything_for_the_next() {
     agent.await.expect("no panic");
     let arrived = aggregator.stop();
     let arrived = arrived.lock().expect("ok");
-    let first = arrived.samples.keys().next().expect("a stream");
-    assert!(check_order(&arrived) >= arrived.samples[first].len() as u64);
+    let books = books(&arrived, run);
+    assert_eq!(check_order(&arrived), books.sampled);
+    assert_eq!(books.due, books.sampled + books.waited + books.overslept);
+    assert_eq!(books.reason, "shutdown");
     assert_eq!(arrived.losses, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_hangs_to_the_end_is_in_the_data_and_holds_nobody_up() {
+    let server = Server::start(Behaviour::Answers);
+    let data = tempfile::tempdir().expect("a folder");
+    let plan = plan(
+        1_500,
+        vec![
+            group("db", Style::Reused, ClientKind::Patient, 0, 2, 10),
+            group("db", Style::New, ClientKind::Bare, 0, 1, 50),
+        ],
+    );
+    let run = plan.run_id;
+    let manners = Manners {
+        plan: Some(plan),
+        frames_a_session: None,
+    };
+    let mut aggregator = Aggregator::start(manners).await;
+    let (shutdown, agent) = start(config(&aggregator.url, data.path(), &server));
+    aggregator
+        .until("a first sample", |a| !a.samples.is_empty())
+        .await;
+    server.now(Behaviour::HangsAtQuery);
+    aggregator
+        .until("the end of the run", |a| {
+            a.has_ended(run)
+                && a.samples.values().map(Vec::len).sum::<usize>() as u64 >= books(a, run).sampled
+        })
+        .await;
+    shutdown.cancel();
+    agent.await.expect("no panic");
+    let arrived = aggregator.stop();
+    let arrived = arrived.lock().expect("ok");
+    let books = books(&arrived, run);
+    assert_eq!(check_order(&arrived), books.sampled);
+    assert_eq!(books.due, books.sampled + books.waited + books.overslept);
+    assert!(books.waited > 0, "{books:?}");
+    // Each client's last sample is the one that was given up.
+    for (style, client) in [(Style::Reused, 0), (Style::Reused, 1), (Style::New, 0)] {
+        let (_, last) = arrived
+            .samples
+            .values()
+            .flatten()
+            .filter(|(_, s)| s.style == style && s.client == client)
+            .max_by_key(|(_, s)| s.slot)
+            .expect("samples");
+        assert_eq!(last.outcome, Outcome::TimedOut, "{last:?}");
+        assert!(
+            matches!(last.cause, Some(Cause::RunEnded | Cause::QueryTimeout)),
+            "{last:?}"
+        );
+        assert!(last.may_have_executed);
+        assert!(last.finished.ns() >= books.end_ns);
+        assert!(last.finished.ns() < books.end_ns + 4_000_000_000);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,6 +262,10 @@ async fn what_cannot_be_probed_is_refused_with_a_reason() {
         (
             vec![group("db", Style::Prepared, ClientKind::Bare, 0, 1, 10)],
             "style `prepared` of target `db` is not known to this build; it probes: reused, new",
+        ),
+        (
+            vec![group("db", Style::New, ClientKind::Bare, 0, 30, 10)],
+            "the plan makes 3000 new connections a second to target `db`; its max_connects_per_second allows 1000",
         ),
     ] {
         let data = tempfile::tempdir().expect("a folder");
@@ -260,8 +324,14 @@ async fn a_killed_agent_loses_nothing_that_it_had_measured() {
     first
         .until("a first sample", |a| !a.samples.is_empty())
         .await;
+    // Well behind the last seal, so that much of it stands in a tail only.
+    let sealed = server.answers.load(Ordering::SeqCst);
+    while server.answers.load(Ordering::SeqCst) < sealed + 150 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     agent.0.kill().expect("killed");
     agent.0.wait().expect("gone");
+    let answered = u64::from(server.answers.load(Ordering::SeqCst));
     let before = first.stop();
     let last_slot_before = {
         let before = before.lock().expect("ok");
@@ -292,6 +362,13 @@ async fn a_killed_agent_loses_nothing_that_it_had_measured() {
     let (stream, seen) = before.samples.iter().next().expect("a stream");
     // Whatever the first aggregator had seen, the second one got too.
     assert_eq!(&arrived.samples[stream][..seen.len()], &seen[..]);
+    // Each of the five clients may have found out the identity, and may have had
+    // one answer in its hands that was not yet written.
+    let kept = arrived.samples[stream].len() as u64;
+    assert!(
+        kept <= answered && kept + 10 >= answered,
+        "{kept} samples of {answered} answers"
+    );
     let (_, resumed) = arrived
         .samples
         .iter()

@@ -1,5 +1,4 @@
 //! Data on stdout, people on stderr.
-#![expect(clippy::print_stdout, reason = "this is the output module")]
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -47,9 +46,15 @@ pub fn error(error: &anyhow::Error) {
     }
 }
 
-/// A line of data.
+/// A line of data. Whoever reads it may have had enough (`| head`): then the
+/// rest is not wanted, and that is no failure.
 pub fn data(line: impl fmt::Display) {
-    println!("{line}");
+    use std::io::Write;
+    if let Err(error) = writeln!(std::io::stdout().lock(), "{line}")
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        note(format!("warning: the output cannot be written: {error}"));
+    }
 }
 
 /// A line for people.

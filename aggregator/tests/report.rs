@@ -532,6 +532,17 @@ fn a_run_resumed_after_a_crash_of_the_agent_counts_each_slot_once() {
 }
 
 #[test]
+fn samples_without_the_record_of_their_begin_still_count() {
+    let mut lab = Lab::new(standard("proxy"), 2 * S);
+    lab.probe(|blank, _| blank.clone());
+    lab.close();
+    let (_, json) = lab.report();
+    assert_eq!(json["conservation"]["stored"].as_u64(), Some(lab.sampled));
+    assert_eq!(row(&json, "reused", "bare")["ok"], 800);
+    assert!(caveats(&json).contains(&"agent"));
+}
+
+#[test]
 fn books_that_do_not_balance_are_shouted() {
     let mut lab = Lab::new(standard("proxy"), 2 * S);
     lab.begin();
@@ -802,4 +813,49 @@ fn a_fault_after_the_last_probe_is_unmeasured() {
     );
     assert!(caveats(&json).contains(&"unmeasured"));
     assert_eq!(reported.exit, Exit::DataLost);
+}
+
+#[test]
+fn the_report_looks_like_this() {
+    let groups = vec![
+        group(
+            "pass-through",
+            Style::Reused,
+            ClientKind::Bare,
+            0,
+            4,
+            10 * MS,
+        ),
+        group("pass-through", Style::New, ClientKind::Bare, 0, 2, 200 * MS),
+        group(
+            "reconnecting",
+            Style::Reused,
+            ClientKind::Bare,
+            0,
+            4,
+            10 * MS,
+        ),
+    ];
+    let mut lab = Lab::new(groups, 6 * S);
+    lab.begin();
+    lab.probe(|blank, due| {
+        let is_new = blank.style == Style::New;
+        match (blank.target.as_str(), due) {
+            (_, d) if d < 2_000 * MS => blank.clone(),
+            ("reconnecting", _) => from_b(blank, 1),
+            (_, d) if d < 3_500 * MS => refused(blank),
+            _ => from_b(blank, if is_new { blank.slot as u32 + 1 } else { 2 }),
+        }
+    });
+    lab.end();
+    lab.fault("stop", FaultScope::Backend, 1_995 * MS, Some("a:3306"));
+    lab.close();
+    let (reported, _) = lab.report();
+    let mut settings = insta::Settings::clone_current();
+    settings.add_filter("[0-9a-f]{8}-[0-9a-f-]{27}", "[run id]");
+    settings.bind(|| {
+        insta::assert_snapshot!("text_80", as_text(&reported.analysis, Some(80)));
+        insta::assert_snapshot!("text_120", as_text(&reported.analysis, Some(120)));
+        insta::assert_snapshot!("markdown", reported.markdown);
+    });
 }

@@ -175,7 +175,8 @@ async fn the_truth_lies_in_every_window() {
                 .collect();
             let context = || {
                 format!(
-                    "seed {seed}: {truth:?} ({} ms), {style}: {windows:#?}\n{}",
+                    "seed {seed}: {} for {} ms, {style}: {truth:?} {windows:#?}\n{}",
+                    truth.kind,
                     truth.shortest() / MS,
                     common::logs(&data)
                 )

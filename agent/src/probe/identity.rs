@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mysql_async::{Conn, Error};
 
-use super::mysql::{Ask, ask};
+use super::answer::{Ask, ask};
 
 /// Where the expression comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,6 +147,42 @@ impl IdentityCell {
     }
 }
 
+/// Whether `expression` is one expression: it must not end the statement, hide
+/// the rest of it or leave the parentheses it is put into. Whoever starts a run
+/// may name an expression, and probing is read-only.
+pub fn check_expression(expression: &str) -> Result<(), String> {
+    for forbidden in [";", "--", "#", "/*", "\\", "\0"] {
+        if expression.contains(forbidden) {
+            return Err(format!(
+                "the identity expression must not contain `{}`",
+                forbidden.escape_default()
+            ));
+        }
+    }
+    let mut depth = 0i32;
+    let mut quote = None;
+    for c in expression.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (Some(_), _) => {}
+            (None, '\'' | '"' | '`') => quote = Some(c),
+            (None, '(') => depth += 1,
+            (None, ')') => depth -= 1,
+            _ => {}
+        }
+        if depth < 0 {
+            break;
+        }
+    }
+    if depth != 0 || quote.is_some() {
+        return Err("the identity expression's parentheses or quotes do not match".to_owned());
+    }
+    if expression.trim().is_empty() {
+        return Err("the identity expression is empty".to_owned());
+    }
+    Ok(())
+}
+
 fn is_unsupported(code: u16) -> bool {
     matches!(
         code,
@@ -157,6 +193,33 @@ fn is_unsupported(code: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_expression_stays_within_its_parentheses() {
+        for good in [
+            "@@port",
+            "db.whoami()",
+            "CONCAT(@@hostname, ':)', @@port)",
+            "(SELECT 1)",
+        ] {
+            assert_eq!(check_expression(good), Ok(()), "{good}");
+        }
+        for form in Form::DEFAULTS {
+            assert_eq!(check_expression(form.expression()), Ok(()));
+        }
+        for bad in [
+            "",
+            " ",
+            "1); DROP TABLE t; SELECT (1",
+            "1) INTO OUTFILE '/x' -- ",
+            "1) FROM t WHERE (1",
+            "'",
+            "(1",
+            "1 /* (",
+        ] {
+            assert!(check_expression(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_bare_client_asks_without_an_at_sign() {

@@ -18,9 +18,10 @@ use gapscope_proto::plan::Timeouts;
 use gapscope_proto::sample::{Canary, Outcome, Phase, Sample, Style};
 use gapscope_proto::time::Timestamp;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Error, Opts, OptsBuilder, Row, Value};
+use mysql_async::{Conn, Error, Opts, OptsBuilder};
 use tokio_util::sync::CancellationToken;
 
+use super::answer::{Answer, Ask, ask};
 use super::identity::IdentityCell;
 use super::intern::Interner;
 use super::leash::{self, Ended, Graveyard};
@@ -113,93 +114,6 @@ pub async fn connect(
         }
     }
     unreachable!("`resolve` gives at least one address")
-}
-
-/// What one statement told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    /// `CONNECTION_ID()`
-    pub id: u64,
-    /// `VERSION()`
-    pub version: String,
-    /// The identity expression.
-    pub backend: String,
-    /// The canary column, if asked for: its value unless NULL.
-    pub canary: Option<Option<String>>,
-}
-
-/// An answer, or why it is none.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ask {
-    /// Of the right shape.
-    Answer(Answer),
-    /// Of another shape.
-    WrongShape(String),
-}
-
-/// Sends the statement and reads its whole result.
-pub async fn ask(conn: &mut Conn, statement: &str) -> Result<Ask, Error> {
-    let mut result = conn.query_iter(statement).await?;
-    let rows: Vec<Row> = result.collect().await?;
-    result.drop_result().await?;
-    Ok(shape(rows, statement.ends_with(" AS canary")))
-}
-
-fn shape(mut rows: Vec<Row>, with_canary: bool) -> Ask {
-    let expected: &[&str] = if with_canary {
-        &["id", "version", "backend", "canary"]
-    } else {
-        &["id", "version", "backend"]
-    };
-    if rows.len() != 1 {
-        return Ask::WrongShape(format!("{} rows where 1 is expected", rows.len()));
-    }
-    let row = rows.remove(0);
-    let names: Vec<_> = row
-        .columns_ref()
-        .iter()
-        .map(|column| column.name_str().into_owned())
-        .collect();
-    if names != expected {
-        let names: String = names.join(", ").chars().take(100).collect();
-        return Ask::WrongShape(format!("columns {names}"));
-    }
-    let mut values = row.unwrap_raw().into_iter();
-    let mut next = || values.next().flatten().unwrap_or(Value::NULL);
-    let (id, version, backend) = (number(&next()), text(&next()), text(&next()));
-    let Some(id) = id else {
-        return Ask::WrongShape("CONNECTION_ID() is not a number".to_owned());
-    };
-    let Some(version) = version else {
-        return Ask::WrongShape("VERSION() is NULL".to_owned());
-    };
-    let Some(backend) = backend else {
-        return Ask::WrongShape("the identity expression is NULL".to_owned());
-    };
-    Ask::Answer(Answer {
-        id,
-        version,
-        backend,
-        canary: with_canary.then(|| text(&next())),
-    })
-}
-
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::Bytes(bytes) => Some(String::from_utf8_lossy(bytes).chars().take(200).collect()),
-        Value::Int(number) => Some(number.to_string()),
-        Value::UInt(number) => Some(number.to_string()),
-        _ => None,
-    }
-}
-
-fn number(value: &Value) -> Option<u64> {
-    match value {
-        Value::Bytes(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
-        Value::Int(number) => u64::try_from(*number).ok(),
-        Value::UInt(number) => Some(*number),
-        _ => None,
-    }
 }
 
 #[derive(Debug)]

@@ -23,6 +23,7 @@
 
 pub mod disk;
 pub mod recover;
+mod sync;
 pub mod writer;
 
 use std::io;

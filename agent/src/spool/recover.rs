@@ -11,8 +11,12 @@
 
 use gapscope_proto::batch::Columns;
 use gapscope_proto::frame::{Body, Found, Frame, StreamId, walk};
+use gapscope_proto::sample::Sample;
 
 use super::{FrameRef, Loss, LossReason};
+
+/// Most records of a frame that is made of several.
+const JOINED_RECORDS: usize = 8_192;
 
 /// What was found so far.
 #[derive(Debug, Default)]
@@ -227,6 +231,48 @@ fn trimmed(frame: Frame, from: u64) -> Option<Frame> {
         body,
     };
     (rest.count() > 0).then_some(rest)
+}
+
+/// Joins frames of one stream that follow each other.
+pub(super) fn merged(frames: Vec<Frame>) -> Vec<Frame> {
+    let mut out: Vec<Frame> = Vec::new();
+    let mut gathered: Vec<Sample> = Vec::new();
+    let close = |out: &mut Vec<Frame>, gathered: &mut Vec<Sample>| {
+        if let Some(frame) = out.last_mut()
+            && !gathered.is_empty()
+        {
+            frame.body = Body::Samples(Columns::encode(gathered));
+            gathered.clear();
+        }
+    };
+    for frame in frames {
+        let joins = out.last().is_some_and(|last| {
+            let count = match &last.body {
+                Body::Samples(_) => gathered.len(),
+                Body::Host(records) => records.len(),
+            };
+            last.stream == frame.stream
+                && last.first_seq + count as u64 == frame.first_seq
+                && count + frame.count() <= JOINED_RECORDS
+        });
+        if !joins {
+            close(&mut out, &mut gathered);
+            let samples = frame.samples();
+            out.push(frame);
+            gathered.extend(samples.unwrap_or_default());
+            continue;
+        }
+        match frame.body {
+            Body::Host(mut more) => {
+                if let Some(Body::Host(records)) = out.last_mut().map(|f| &mut f.body) {
+                    records.append(&mut more);
+                }
+            }
+            Body::Samples(columns) => gathered.extend(columns.decode().unwrap_or_default()),
+        }
+    }
+    close(&mut out, &mut gathered);
+    out
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gapscope_proto::batch::Columns;
@@ -23,7 +23,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
 use super::disk::{Disk, Kind};
-use super::recover::{Counts, Recovery};
+use super::recover::{Counts, Recovery, merged};
+use super::sync::Syncer;
 use super::{Command, FrameRef, Loss, LossReason, Report, Spool, SpoolError};
 
 const SEAL_AFTER_NS: i64 = 1_000_000_000;
@@ -775,161 +776,6 @@ impl Writer {
             }
         }
         number
-    }
-}
-
-/// Joins frames of one stream that follow each other.
-fn merged(frames: Vec<Frame>) -> Vec<Frame> {
-    let mut out: Vec<Frame> = Vec::new();
-    let mut gathered: Vec<Sample> = Vec::new();
-    let close = |out: &mut Vec<Frame>, gathered: &mut Vec<Sample>| {
-        if let Some(frame) = out.last_mut()
-            && !gathered.is_empty()
-        {
-            frame.body = Body::Samples(Columns::encode(gathered));
-            gathered.clear();
-        }
-    };
-    for frame in frames {
-        let joins = out.last().is_some_and(|last| {
-            let count = match &last.body {
-                Body::Samples(_) => gathered.len(),
-                Body::Host(records) => records.len(),
-            };
-            last.stream == frame.stream
-                && last.first_seq + count as u64 == frame.first_seq
-                && count + frame.count() <= FRAME_RECORDS
-        });
-        if !joins {
-            close(&mut out, &mut gathered);
-            let samples = frame.samples();
-            out.push(frame);
-            gathered.extend(samples.unwrap_or_default());
-            continue;
-        }
-        match frame.body {
-            Body::Host(mut more) => {
-                if let Some(Body::Host(records)) = out.last_mut().map(|f| &mut f.body) {
-                    records.append(&mut more);
-                }
-            }
-            Body::Samples(columns) => gathered.extend(columns.decode().unwrap_or_default()),
-        }
-    }
-    close(&mut out, &mut gathered);
-    out
-}
-
-/// Syncs files on a thread of its own.
-///
-/// Dropping it waits for the thread, so that the folder is free afterwards.
-struct Syncer {
-    jobs: Option<std::sync::mpsc::Sender<Job>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-    busy: Arc<AtomicBool>,
-    failed: Arc<AtomicBool>,
-    folder_changed: Arc<AtomicBool>,
-}
-
-enum Job {
-    Sync(Arc<File>),
-    SyncThenRemove(Arc<File>, Vec<u64>),
-    Answer(std::sync::mpsc::Sender<()>),
-}
-
-impl Syncer {
-    fn start(disk: Arc<Disk>) -> std::io::Result<Self> {
-        let (jobs, todo) = std::sync::mpsc::channel();
-        let mut syncer = Self {
-            jobs: Some(jobs),
-            thread: None,
-            busy: Arc::default(),
-            failed: Arc::default(),
-            folder_changed: Arc::default(),
-        };
-        let (busy, failed, changed) = (
-            syncer.busy.clone(),
-            syncer.failed.clone(),
-            syncer.folder_changed.clone(),
-        );
-        let thread = std::thread::Builder::new()
-            .name("spool-sync".into())
-            .spawn(move || {
-                let sync = |file: &File| {
-                    if changed.swap(false, Ordering::SeqCst) {
-                        disk.sync_folder()?;
-                    }
-                    file.sync_data()
-                };
-                for job in todo {
-                    match job {
-                        Job::Sync(file) => {
-                            if let Err(error) = sync(&file) {
-                                tracing::error!(%error, "syncing a tail failed");
-                                failed.store(true, Ordering::SeqCst);
-                            }
-                            busy.store(false, Ordering::SeqCst);
-                        }
-                        Job::SyncThenRemove(file, tails) => match sync(&file) {
-                            Ok(()) => {
-                                for number in tails {
-                                    if let Err(error) = disk.remove(Kind::Tail, number) {
-                                        tracing::error!(tail = number, %error, "not removed");
-                                    }
-                                }
-                            }
-                            // The tails stay: they may be the only sound copy.
-                            Err(error) => {
-                                tracing::error!(%error, "syncing a segment failed");
-                                failed.store(true, Ordering::SeqCst);
-                            }
-                        },
-                        Job::Answer(done) => {
-                            let _ = done.send(());
-                        }
-                    }
-                }
-            })?;
-        syncer.thread = Some(thread);
-        Ok(syncer)
-    }
-
-    fn send(&self, job: Job) -> bool {
-        self.jobs
-            .as_ref()
-            .is_some_and(|jobs| jobs.send(job).is_ok())
-    }
-
-    fn folder_changed(&self) {
-        self.folder_changed.store(true, Ordering::SeqCst);
-    }
-
-    /// Unless one is still running.
-    fn sync_soon(&self, file: Arc<File>) {
-        if !self.busy.swap(true, Ordering::SeqCst) {
-            self.send(Job::Sync(file));
-        }
-    }
-
-    fn sync_then_remove(&self, file: Arc<File>, tails: Vec<u64>) {
-        self.send(Job::SyncThenRemove(file, tails));
-    }
-
-    /// Waits until all jobs so far are done.
-    fn run_all(&self) {
-        let (done, finished) = std::sync::mpsc::channel();
-        if self.send(Job::Answer(done)) {
-            let _ = finished.recv();
-        }
-    }
-}
-
-impl Drop for Syncer {
-    fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

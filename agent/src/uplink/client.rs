@@ -2,8 +2,6 @@
 //! aggregator, made again with full jitter whenever it ends.
 
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,20 +13,15 @@ use gapscope_proto::ids::{AgentId, RunId};
 use gapscope_proto::plan::RunPlan;
 use gapscope_proto::wire::{
     self, AgentMessage, AggregatorMessage, agent_message, aggregator_message,
-    collector_client::CollectorClient,
 };
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
-use tonic::transport::{Channel, Endpoint};
 
+use super::link::{Link, Turn};
 use super::session::{Action, Event, NackReason, Position, Session};
 use crate::backoff::Backoff;
 use crate::board::Board;
 use crate::spool::{Loss, LossReason, Report, Spool};
 
-/// Longest message either way; frames are at most 1 MiB.
-const MAX_MESSAGE: usize = 4 << 20;
 const TICK: Duration = Duration::from_millis(50);
 /// Messages handed to gRPC ahead of the network.
 const OUTBOUND: usize = 32;
@@ -80,65 +73,6 @@ pub struct Uplink {
 impl std::fmt::Debug for Uplink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Uplink").field("url", &self.url).finish()
-    }
-}
-
-/// The channel's settings, for both connections.
-pub(super) fn endpoint(url: &str) -> Result<Endpoint, tonic::transport::Error> {
-    Ok(Endpoint::from_shared(url.to_owned())?
-        .connect_timeout(Duration::from_secs(3))
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(Duration::from_secs(2))
-        .keep_alive_timeout(Duration::from_secs(4))
-        .keep_alive_while_idle(true)
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(2 << 20))
-}
-
-type Connecting =
-    Pin<Box<dyn Future<Output = Result<Streaming<AggregatorMessage>, String>> + Send>>;
-
-enum Link {
-    Waiting(Pin<Box<tokio::time::Sleep>>),
-    Connecting(Connecting, mpsc::Sender<AgentMessage>),
-    Up(
-        Box<Streaming<AggregatorMessage>>,
-        mpsc::Sender<AgentMessage>,
-    ),
-}
-
-enum Turn {
-    Waited,
-    Connected(Box<Streaming<AggregatorMessage>>),
-    Message(Box<AggregatorMessage>),
-    Ended(String),
-}
-
-impl Link {
-    /// What happens next on it. Safe to drop and call again.
-    async fn turn(&mut self) -> Turn {
-        match self {
-            Self::Waiting(sleep) => {
-                sleep.as_mut().await;
-                Turn::Waited
-            }
-            Self::Connecting(connecting, _) => match connecting.as_mut().await {
-                Ok(inbound) => Turn::Connected(Box::new(inbound)),
-                Err(why) => Turn::Ended(why),
-            },
-            Self::Up(inbound, _) => match inbound.message().await {
-                Ok(Some(message)) => Turn::Message(Box::new(message)),
-                Ok(None) => Turn::Ended("the aggregator closed the session".to_owned()),
-                Err(status) => Turn::Ended(status.message().to_owned()),
-            },
-        }
-    }
-
-    fn outbound(&self) -> Option<mpsc::Sender<AgentMessage>> {
-        match self {
-            Self::Waiting(_) => None,
-            Self::Connecting(_, outbound) | Self::Up(_, outbound) => Some(outbound.clone()),
-        }
     }
 }
 
@@ -269,7 +203,7 @@ impl Runner {
                 "no connection to the aggregator; trying again, samples stay in the spool"
             );
         }
-        Link::Waiting(Box::pin(tokio::time::sleep(delay)))
+        Link::wait(delay)
     }
 
     fn connect(&mut self) -> Link {
@@ -283,23 +217,7 @@ impl Runner {
                 self.outbox.push_back(Out::Ready(Box::new(hello)));
             }
         }
-        let url = self.up.url.clone();
-        let connecting = Box::pin(async move {
-            let channel: Channel = endpoint(&url)
-                .map_err(|error| error.to_string())?
-                .connect()
-                .await
-                .map_err(|error| chain(&error))?;
-            let mut client = CollectorClient::new(channel)
-                .max_decoding_message_size(MAX_MESSAGE)
-                .max_encoding_message_size(MAX_MESSAGE);
-            let response = client
-                .session(ReceiverStream::new(messages))
-                .await
-                .map_err(|status| status.message().to_owned())?;
-            Ok(response.into_inner())
-        });
-        Link::Connecting(connecting, outbound)
+        Link::connect(self.up.url.clone(), outbound, messages)
     }
 
     fn is_over(&self) -> bool {
@@ -584,18 +502,4 @@ fn wire_loss(loss: &Loss) -> wire::Loss {
         }
         .into(),
     }
-}
-
-/// An error with its causes: tonic's own text says only "transport error".
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::client::{chain, endpoint};
+use super::link::{chain, endpoint};
 use crate::backoff::Backoff;
 use crate::spool::Spool;
 

@@ -3,4 +3,5 @@
 
 pub mod client;
 pub mod clock;
+mod link;
 pub mod session;

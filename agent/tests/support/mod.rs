@@ -52,6 +52,8 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     behaviour: Arc<Mutex<Behaviour>>,
     pub(crate) connections: Arc<AtomicU32>,
+    /// Statements answered well.
+    pub(crate) answers: Arc<AtomicU32>,
 }
 
 impl Server {
@@ -60,13 +62,14 @@ impl Server {
         let address = listener.local_addr().expect("bound");
         let behaviour = Arc::new(Mutex::new(behaviour));
         let connections = Arc::new(AtomicU32::new(0));
-        let (b, c) = (behaviour.clone(), connections.clone());
+        let answers = Arc::new(AtomicU32::new(0));
+        let (b, c, a) = (behaviour.clone(), connections.clone(), answers.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let id = c.fetch_add(1, Ordering::SeqCst) + 1;
-                let b = b.clone();
+                let (b, a) = (b.clone(), a.clone());
                 std::thread::spawn(move || {
-                    let _ = serve(stream, id, &b);
+                    let _ = serve(stream, id, &b, &a);
                 });
             }
         });
@@ -74,6 +77,7 @@ impl Server {
             address,
             behaviour,
             connections,
+            answers,
         }
     }
 
@@ -125,7 +129,12 @@ fn error(seq: u8, code: u16, text: &str) -> Vec<u8> {
 const OK: [u8; 7] = [0, 0, 0, 2, 0, 0, 0];
 const EOF: [u8; 5] = [0xfe, 0, 0, 2, 0];
 
-fn serve(mut stream: TcpStream, id: u32, behaviour: &Mutex<Behaviour>) -> std::io::Result<()> {
+fn serve(
+    mut stream: TcpStream,
+    id: u32,
+    behaviour: &Mutex<Behaviour>,
+    answers: &AtomicU32,
+) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let now = || *behaviour.lock().expect("not poisoned");
     match now() {
@@ -249,6 +258,7 @@ fn serve(mut stream: TcpStream, id: u32, behaviour: &Mutex<Behaviour>) -> std::i
         }
         out.extend(packet(seq, &EOF));
         stream.write_all(&out)?;
+        answers.fetch_add(1, Ordering::SeqCst);
     }
 }
 

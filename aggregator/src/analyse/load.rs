@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use gapscope_proto::clock::ClockKey;
-use gapscope_proto::host::Exchange;
+use gapscope_proto::host::{Exchange, ProbingStarted};
 use gapscope_proto::ids::{AgentId, Incarnation, TargetName};
 use gapscope_proto::sample::{Outcome, Phase, Style};
 use polars::prelude::*;
@@ -131,15 +131,21 @@ pub fn agent_clocks(
         let name = entry.incarnation.to_string();
         let found = signs.get(&(agent.agent_id.to_string(), name.clone()));
         let sign = found.map(|signs| signs.last_ns);
-        let Some(started) = &entry.started else {
-            if sign.is_some() {
+        let started = match (&entry.started, found) {
+            (Some(started), _) => started.clone(),
+            (None, Some(signs)) => {
                 caveats.push(format!(
                     "agent {}, start {name}: samples are there, but not the record of its begin; \
-                     its samples are left out",
+                     what was due is taken from the samples",
                     agent.agent_id
                 ));
+                ProbingStarted {
+                    origin_ns: signs.first_due_ns.unwrap_or(signs.last_ns),
+                    planned_end_ns: signs.last_ns,
+                    clock: entry.clock.clone(),
+                }
             }
-            continue;
+            (None, None) => continue,
         };
         let (due_until_ns, alive_until_ns) = match (&entry.ended, sign) {
             (Some(ended), _) => (ended.end_ns, ended.end_ns),

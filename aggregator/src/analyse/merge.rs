@@ -61,35 +61,48 @@ fn intersection(a: &[Interval], b: &[Interval]) -> Vec<Interval> {
     both
 }
 
-fn length(intervals: &[Interval], within: Interval) -> i64 {
-    intervals
-        .iter()
-        .map(|i| i.1.min(within.1).saturating_sub(i.0.max(within.0)).max(0))
-        .fold(0i64, i64::saturating_add)
-}
-
+/// One outage for each outer interval. All are disjoint and in order, so one
+/// pass over each does.
 fn pieces(outer: &[Interval], inner: &[Interval], blind: &[Interval]) -> Vec<Merged> {
+    let mut inner = Overlaps::of(inner);
+    let mut blind = Overlaps::of(blind);
     outer
         .iter()
         .map(|piece| Merged {
             from_ns: piece.0,
             to_ns: piece.1,
-            lower_ns: length(inner, *piece),
+            lower_ns: inner
+                .with(*piece)
+                .map(|i| i.1.min(piece.1).saturating_sub(i.0.max(piece.0)))
+                .fold(0, i64::saturating_add),
             upper_ns: (piece.0 != i64::MIN && piece.1 != i64::MAX)
                 .then(|| piece.1.saturating_sub(piece.0)),
             ongoing: piece.1 == i64::MAX,
-            no_data: blind.iter().any(|b| b.0 <= piece.1 && b.1 >= piece.0),
+            no_data: blind.with(*piece).next().is_some(),
         })
         .collect()
 }
 
+/// Finds which of some intervals overlap one that moves on.
+struct Overlaps<'a> {
+    rest: &'a [Interval],
+}
+
+impl<'a> Overlaps<'a> {
+    fn of(intervals: &'a [Interval]) -> Self {
+        Self { rest: intervals }
+    }
+
+    fn with(&mut self, piece: Interval) -> impl Iterator<Item = &'a Interval> + use<'a> {
+        let passed = self.rest.iter().take_while(|i| i.1 < piece.0).count();
+        self.rest = &self.rest[passed..];
+        self.rest.iter().take_while(move |i| i.0 <= piece.1)
+    }
+}
+
 fn flagged(clients: &[Vec<Stretch>]) -> Vec<Interval> {
-    clients
-        .iter()
-        .flatten()
-        .filter(|s| s.no_data)
-        .map(|s| s.outer)
-        .collect()
+    let flagged = clients.iter().flatten().filter(|s| s.no_data);
+    union(flagged.map(|s| s.outer).collect())
 }
 
 /// Outages that hurt at least one of these clients.

@@ -133,8 +133,7 @@ pub struct ClientSeries {
     pub phase_ns: i64,
     /// Its own timeouts.
     pub timeouts: Timeouts,
-    /// Slots are reconstructed: those between two probes count as waited, and
-    /// are due at equal distances from the earlier probe.
+    /// Slots are reconstructed: those between two probes count as waited.
     pub reconstructed: bool,
     /// Starts of its agent, in order.
     pub lives: Vec<Life>,
@@ -227,10 +226,11 @@ impl ClientSeries {
     ) {
         for slot in slots {
             let due_ns = match before {
-                Some(probe) if self.reconstructed => probe
+                // Slots lie at equal distances, so any probe tells the rest.
+                Some(probe) => probe
                     .scheduled
                     .saturating_add(self.distance(slot.saturating_sub(probe.slot))),
-                _ => life
+                None => life
                     .origin_ns
                     .saturating_add(self.phase_ns)
                     .saturating_add(self.distance(slot)),

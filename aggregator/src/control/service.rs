@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use super::start::share_out;
+use crate::ingest::command::{Closed, Command, Handle};
 use crate::ingest::hub::{Agent, Hub};
-use crate::ingest::run::{Closed, Command, Handle};
 use crate::store::manifest::{FORMAT_VERSION, Manifest, RunState, Schedule};
 use crate::utc::rfc3339;
 

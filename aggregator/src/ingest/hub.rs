@@ -14,7 +14,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::run::{self, Command, GRACE_NS, Handle};
+use super::command::{Command, Handle};
+use super::ending::since_planned_end;
+use super::run::{self, GRACE_NS};
 use super::session::Session;
 use crate::store::disk::Disk;
 use crate::store::manifest::{AgentEntry, Manifest, RunState, TargetEntry};
@@ -109,7 +111,7 @@ impl Hub {
         if manifest.state != RunState::Running {
             return Ok(());
         }
-        let since = run::since_planned_end(&manifest, &*self.clock);
+        let since = since_planned_end(&manifest, &self.clock.key(), &self.clock.anchor());
         let mut store = RunStore::open(folder, self.disk.clone())?;
         if since > GRACE_NS {
             tracing::warn!(run = %id, "was left unfinished: interrupted");

@@ -10,6 +10,8 @@
 
 pub mod admit;
 pub mod clock;
+pub mod command;
+pub mod ending;
 pub mod hub;
 pub mod run;
 pub mod service;

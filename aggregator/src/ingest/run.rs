@@ -6,12 +6,10 @@
 //! they are quiet: nothing that was measured is refused.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
-use gapscope_proto::fault::Fault;
 use gapscope_proto::frame::{Body, Frame, StreamId};
 use gapscope_proto::ids::AgentId;
 use gapscope_proto::wire;
@@ -21,6 +19,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::admit::{Admission, admit, cut_loss};
+use super::command::{Closed, Command, Handle, Status};
+use super::ending::{missing, since_planned_end};
 use super::session::Session;
 use crate::store::footer::StreamKey;
 use crate::store::manifest::{AgentEntry, RunState};
@@ -46,74 +46,6 @@ const LATE_MERGE: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(60);
 /// Farthest seq anyone may claim.
 const MAX_SEQ: u64 = u64::MAX / 2;
-
-/// What a run's task is asked.
-#[derive(Debug)]
-pub enum Command {
-    /// Records from an agent.
-    Frame(Arc<Session>, Box<Frame>),
-    /// A declared loss.
-    Loss(Arc<Session>, LossRecord),
-    /// An agent's session begins; how far are these streams?
-    Attach {
-        /// The session.
-        session: Arc<Session>,
-        /// The agent as it presents itself.
-        entry: Box<AgentEntry>,
-        /// Its streams for this run, with the last seq written.
-        streams: Vec<(StreamId, u64)>,
-        /// Durable seq of each, in the same order.
-        reply: oneshot::Sender<Vec<u64>>,
-    },
-    /// A fault, or more about one.
-    Fault(Fault, oneshot::Sender<Result<u32, StoreError>>),
-    /// Something to be said against the data.
-    Caveat(String),
-    /// Wait for what is missing, then close.
-    Stop {
-        /// Why.
-        reason: String,
-        /// How long to wait.
-        drain: Duration,
-        /// How it went.
-        reply: oneshot::Sender<Result<Closed, String>>,
-    },
-}
-
-/// How a close went.
-#[derive(Debug, Clone)]
-pub struct Closed {
-    /// Where the run is.
-    pub folder: PathBuf,
-    /// What had not come.
-    pub missing: Vec<String>,
-}
-
-/// How a run stands, for those who watch it.
-#[derive(Debug, Clone)]
-pub struct Status {
-    /// State.
-    pub state: RunState,
-    /// Samples durable.
-    pub samples: u64,
-    /// Agents of which something has arrived.
-    pub seen: Vec<AgentId>,
-    /// What has not come yet.
-    pub missing: Vec<String>,
-    /// Why nothing can be written at present.
-    pub trouble: Option<String>,
-}
-
-/// Talks to a run's task.
-#[derive(Debug, Clone)]
-pub struct Handle {
-    /// Its queue.
-    pub commands: mpsc::Sender<Command>,
-    /// How it stands.
-    pub status: watch::Receiver<Status>,
-    /// Done when the task has ended and the folder is free.
-    pub ended: CancellationToken,
-}
 
 struct Stopping {
     reason: String,
@@ -562,33 +494,11 @@ impl RunTask {
         worked
     }
 
-    /// What has not come: of agents that are to take part, of starts of agents
-    /// whose probing has not ended, of seqs that were announced.
     fn missing(&self) -> Vec<String> {
-        let mut missing = Vec::new();
-        for agent in &self.store.manifest().agents {
-            let id = &agent.agent_id;
-            if agent.incarnations.is_empty() {
-                missing.push(format!("agent `{id}`: nothing has arrived"));
-            }
-            for entry in &agent.incarnations {
-                let superseded = self
-                    .sessions
-                    .get(id)
-                    .is_some_and(|session| session.incarnation != entry.incarnation);
-                if entry.ended.is_none() && !superseded {
-                    missing.push(format!("agent `{id}`: the end of its probing"));
-                }
-                if entry.samples_committed < entry.samples_announced {
-                    missing.push(format!(
-                        "agent `{id}`: samples {} to {}",
-                        entry.samples_committed + 1,
-                        entry.samples_announced
-                    ));
-                }
-            }
-        }
-        missing
+        missing(self.store.manifest(), |agent, incarnation| {
+            let session = self.sessions.get(agent);
+            session.is_some_and(|session| session.incarnation != incarnation)
+        })
     }
 
     fn publish(&mut self) {
@@ -613,12 +523,6 @@ impl RunTask {
         self.status.send_replace(status);
     }
 
-    /// Nanoseconds since the planned end, by our own clock; after a reboot by
-    /// wall time, which is good enough to tidy up by.
-    fn since_planned_end(&self) -> i64 {
-        since_planned_end(self.store.manifest(), &*self.clock)
-    }
-
     fn close_is_due(&self) -> Option<String> {
         if self.retrying {
             return None;
@@ -629,7 +533,8 @@ impl RunTask {
                 .then(|| stopping.reason.clone());
         }
         if self.store.manifest().state == RunState::Running {
-            let since = self.since_planned_end();
+            let (key, now) = (self.clock.key(), self.clock.anchor());
+            let since = since_planned_end(self.store.manifest(), &key, &now);
             if since > GRACE_NS || (since > SETTLE_NS && complete()) {
                 return Some("planned end".to_owned());
             }
@@ -700,19 +605,4 @@ fn key(agent: &AgentId, stream: &StreamId) -> StreamKey {
         incarnation: stream.incarnation,
         kind: stream.kind,
     }
-}
-
-/// Nanoseconds since a run's planned end; negative before it.
-pub fn since_planned_end(manifest: &crate::store::manifest::Manifest, clock: &dyn Clock) -> i64 {
-    let now = clock.anchor();
-    let Some(begin) = manifest.anchors.first() else {
-        return i64::MAX;
-    };
-    let elapsed = if manifest.clock == clock.key() {
-        now.raw_before_ns.saturating_sub(begin.raw_after_ns)
-    } else {
-        now.realtime_ns.saturating_sub(begin.realtime_ns)
-    };
-    let planned = i64::try_from(manifest.plan.duration_ns).unwrap_or(i64::MAX);
-    elapsed.saturating_sub(planned)
 }

@@ -16,8 +16,8 @@ use prost::Message;
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::command::Command;
 use super::hub::{Agent, Hub};
-use super::run::Command;
 use super::session::{Link, Session};
 use crate::store::LossRecord;
 use crate::store::manifest::{RunState, TargetEntry};

@@ -613,10 +613,10 @@ fn latency_table(analysis: &Analysis) -> Table {
             ">p99.9",
             ">max",
             ">slots",
-            ">response\np50",
-            ">p90",
-            ">p99",
-            ">max",
+            ">resp.\np50",
+            ">resp.\np90",
+            ">resp.\np99",
+            ">resp.\nmax",
         ],
     );
     for (_, row) in &analysis.rows {

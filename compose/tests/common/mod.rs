@@ -1,7 +1,11 @@
 //! What the end-to-end tests share: programs of the workspace as processes,
 //! which die with the test.
 
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file is a program of its own and uses a part"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

@@ -1,0 +1,83 @@
+//! What a run's task is asked, and what it tells.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gapscope_proto::fault::Fault;
+use gapscope_proto::frame::{Frame, StreamId};
+use gapscope_proto::ids::AgentId;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::session::Session;
+use crate::store::manifest::{AgentEntry, RunState};
+use crate::store::{LossRecord, StoreError};
+
+/// What a run's task is asked.
+#[derive(Debug)]
+pub enum Command {
+    /// Records from an agent.
+    Frame(Arc<Session>, Box<Frame>),
+    /// A declared loss.
+    Loss(Arc<Session>, LossRecord),
+    /// An agent's session begins; how far are these streams?
+    Attach {
+        /// The session.
+        session: Arc<Session>,
+        /// The agent as it presents itself.
+        entry: Box<AgentEntry>,
+        /// Its streams for this run, with the last seq written.
+        streams: Vec<(StreamId, u64)>,
+        /// Durable seq of each, in the same order.
+        reply: oneshot::Sender<Vec<u64>>,
+    },
+    /// A fault, or more about one.
+    Fault(Fault, oneshot::Sender<Result<u32, StoreError>>),
+    /// Something to be said against the data.
+    Caveat(String),
+    /// Wait for what is missing, then close.
+    Stop {
+        /// Why.
+        reason: String,
+        /// How long to wait.
+        drain: Duration,
+        /// How it went.
+        reply: oneshot::Sender<Result<Closed, String>>,
+    },
+}
+
+/// How a close went.
+#[derive(Debug, Clone)]
+pub struct Closed {
+    /// Where the run is.
+    pub folder: PathBuf,
+    /// What had not come.
+    pub missing: Vec<String>,
+}
+
+/// How a run stands, for those who watch it.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// State.
+    pub state: RunState,
+    /// Samples durable.
+    pub samples: u64,
+    /// Agents of which something has arrived.
+    pub seen: Vec<AgentId>,
+    /// What has not come yet.
+    pub missing: Vec<String>,
+    /// Why nothing can be written at present.
+    pub trouble: Option<String>,
+}
+
+/// Talks to a run's task.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    /// Its queue.
+    pub commands: mpsc::Sender<Command>,
+    /// How it stands.
+    pub status: watch::Receiver<Status>,
+    /// Done when the task has ended and the folder is free.
+    pub ended: CancellationToken,
+}
