@@ -456,7 +456,7 @@ async fn watch(
     loop {
         let reading = async {
             match &mut readings {
-                Some(stream) => stream.message().await,
+                Some(readings) => readings.next().await,
                 None => std::future::pending().await,
             }
         };
@@ -480,12 +480,12 @@ async fn watch(
                 screen.note(&text);
             }
             reading = reading => match reading {
-                Ok(Some(reading)) => {
+                Some(reading) => {
                     progress.update(&reading);
                     screen.show(&progress, elapsed(clock.raw_ns()));
                 }
                 // Progress is a comfort; the run goes on without.
-                Ok(None) | Err(_) => readings = None,
+                None => readings = None,
             },
             _ = ticker.tick() => {
                 if let Some(problem) = up.services.failure() {
