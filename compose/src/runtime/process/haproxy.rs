@@ -37,7 +37,7 @@ pub fn config(kind: ProxyKind, port: u16, backends: &[(String, SocketAddr)]) -> 
     );
     let mut text = format!(
         "global\n    maxconn 4000\n\n\
-         defaults\n    mode tcp\n    timeout connect 5s\n    timeout client 30s\n    timeout server 30s\n\n\
+         defaults\n    mode tcp\n    retries 1\n    timeout connect 5s\n    timeout client 30s\n    timeout server 30s\n\n\
          listen mysql\n    bind 127.0.0.1:{port}\n    balance roundrobin\n"
     );
     if logs_in {
