@@ -27,6 +27,46 @@ impl Knot {
     pub fn is_empty(&self) -> bool {
         self.lo_ns > self.hi_ns
     }
+
+    /// What is left of it at another moment.
+    pub fn opened(&self, at_ns: i64, rho_ppm: i64) -> Self {
+        let drift = drift_ns(at_ns.saturating_sub(self.at_ns), rho_ppm);
+        Self {
+            at_ns,
+            lo_ns: self.lo_ns.saturating_sub(drift),
+            hi_ns: self.hi_ns.saturating_add(drift),
+        }
+    }
+
+    /// Both together.
+    pub fn union(&self, other: &Self) -> Self {
+        Self {
+            at_ns: self.at_ns,
+            lo_ns: self.lo_ns.min(other.lo_ns),
+            hi_ns: self.hi_ns.max(other.hi_ns),
+        }
+    }
+
+    /// Wider by `by_ns` on both sides.
+    pub fn widened(&self, by_ns: i64) -> Self {
+        Self {
+            at_ns: self.at_ns,
+            lo_ns: self.lo_ns.saturating_sub(by_ns),
+            hi_ns: self.hi_ns.saturating_add(by_ns),
+        }
+    }
+
+    /// Half the interval, rounded up: the error that is quoted.
+    pub fn half_width_ns(&self) -> i64 {
+        let wide = i128::from(self.hi_ns) - i128::from(self.lo_ns);
+        i64::try_from((wide + 1) / 2).unwrap_or(i64::MAX)
+    }
+
+    /// The middle: the estimate.
+    pub fn middle_ns(&self) -> i64 {
+        let sum = i128::from(self.hi_ns) + i128::from(self.lo_ns);
+        i64::try_from(sum.div_euclid(2)).unwrap_or(0)
+    }
 }
 
 /// The interval of the offset as a function of the agent's clock.
@@ -37,7 +77,7 @@ pub struct ThetaBound {
 }
 
 /// What the drift can amount to in `span_ns`, rounded up.
-fn drift_ns(span_ns: i64, rho_ppm: i64) -> i64 {
+pub(super) fn drift_ns(span_ns: i64, rho_ppm: i64) -> i64 {
     let wide = i128::from(span_ns.saturating_abs()) * i128::from(rho_ppm);
     i64::try_from((wide + 999_999) / 1_000_000).unwrap_or(i64::MAX)
 }

@@ -190,7 +190,8 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
             })
         })
         .collect();
-    let clocks = ClockMap::new(manifest.clock.clone(), &load::exchanges(folder, &clock_of)?);
+    let records = load::clock_records(folder, &clock_of)?;
+    let clocks = ClockMap::new(manifest.clock.clone(), &records);
     caveats.extend(
         clocks
             .caveats()

@@ -77,8 +77,13 @@ fn clock_map(analysis: &Analysis) -> PolarsResult<DataFrame> {
         };
         match relation {
             Relation::Same => push(None, true),
-            Relation::Bounded(bound) => {
-                for knot in bound.knots() {
+            Relation::Bounded(track) => {
+                for knot in track
+                    .epochs()
+                    .iter()
+                    .filter_map(|e| e.corridor.as_ref())
+                    .flat_map(|c| c.knots())
+                {
                     push(Some((knot.at_ns, knot.lo_ns, knot.hi_ns)), false);
                 }
             }

@@ -1,0 +1,230 @@
+//! One agent clock against the aggregator's, over all its epochs.
+//!
+//! Inside an epoch its own bounds hold; between two, the step came at an unknown
+//! moment, and the union of both holds. A second, wider interval also covers a
+//! step too small to be proven: by the smallest round trip.
+
+use gapscope_proto::host::{Anchor, Exchange};
+
+use super::bound::Knot;
+use super::epoch::{Ending, Epoch, epochs};
+use super::exchange::{OffsetBounds, offset_bounds};
+use super::window::Assumptions;
+
+/// Version of the method; written beside what it computed.
+pub const SOLVER_VERSION: u32 = 1;
+
+/// Beyond this a reading is nonsense: 36 years of nanoseconds.
+const SANE_NS: i64 = 1 << 60;
+
+/// How an interval came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// From one epoch's exchanges.
+    Epoch(usize),
+    /// Between this epoch and the next: the union of both.
+    Between(usize),
+    /// Nothing is known.
+    Nothing,
+}
+
+/// The offset at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offset {
+    /// The guaranteed interval, if no step hides below a round trip.
+    pub knot: Knot,
+    /// By how much it must be widened to cover such a step.
+    pub hidden_step_ns: i64,
+    /// How it came about.
+    pub origin: Origin,
+}
+
+/// One agent clock against the aggregator's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Track {
+    epochs: Vec<Epoch>,
+    rho_ppm: i64,
+    /// Exchanges whose stamps cannot be.
+    pub rejected: usize,
+}
+
+/// The exchanges as limits, in order; those that cannot be are counted.
+pub fn limits(exchanges: &[Exchange]) -> (Vec<OffsetBounds>, usize) {
+    let sane = |ns: i64| (-SANE_NS..=SANE_NS).contains(&ns);
+    let mut bounds: Vec<OffsetBounds> = exchanges
+        .iter()
+        .filter(|e| {
+            [e.a1_ns, e.a2_ns, e.s1_ns, e.s2_ns].into_iter().all(sane)
+                && e.a1_ns <= e.a2_ns
+                && e.s1_ns <= e.s2_ns
+        })
+        .map(offset_bounds)
+        .collect();
+    bounds.sort_unstable_by_key(|b| (b.upper.at_ns, b.lower.at_ns));
+    let rejected = exchanges.len() - bounds.len();
+    (bounds, rejected)
+}
+
+impl Track {
+    /// From the exchanges with the aggregator's clock and the agent's anchors.
+    /// None if no exchange is usable.
+    pub fn new(exchanges: &[Exchange], anchors: &[Anchor], assumed: &Assumptions) -> Option<Self> {
+        let (bounds, rejected) = limits(exchanges);
+        let mut anchors: Vec<Anchor> = anchors
+            .iter()
+            .filter(|a| a.raw_before_ns <= a.raw_after_ns)
+            .copied()
+            .collect();
+        anchors.sort_unstable_by_key(|a| a.raw_before_ns);
+        let epochs = epochs(&bounds, &anchors, assumed);
+        epochs.iter().any(|e| e.corridor.is_some()).then_some(Self {
+            epochs,
+            rho_ppm: assumed.rho_ppm,
+            rejected,
+        })
+    }
+
+    /// Its epochs, in order.
+    pub fn epochs(&self) -> &[Epoch] {
+        &self.epochs
+    }
+
+    /// Says why an epoch ended, when more is known than its own exchanges tell.
+    pub(super) fn rename(&mut self, epoch: usize, why: Ending) {
+        if let Some(epoch) = self.epochs.get_mut(epoch) {
+            epoch.ended = why;
+        }
+    }
+
+    /// Another clock took over after this one.
+    pub fn ends_by_boot(&mut self) {
+        let last = self.epochs.len().saturating_sub(1);
+        self.rename(last, Ending::Boot);
+    }
+
+    /// The offset at this reading of the agent's clock.
+    pub fn at(&self, at_ns: i64) -> Offset {
+        let number = self.epochs.partition_point(|e| e.to_ns < at_ns);
+        let nothing = Offset {
+            knot: Knot {
+                at_ns,
+                lo_ns: i64::MIN,
+                hi_ns: i64::MAX,
+            },
+            hidden_step_ns: 0,
+            origin: Origin::Nothing,
+        };
+        let Some(epoch) = self.epochs.get(number) else {
+            return nothing;
+        };
+        let Some(corridor) = &epoch.corridor else {
+            return nothing;
+        };
+        if epoch.from_ns <= at_ns {
+            return Offset {
+                knot: corridor.at(at_ns),
+                hidden_step_ns: epoch.round_trip_min_ns.max(0),
+                origin: Origin::Epoch(number),
+            };
+        }
+        let Some(before) = number.checked_sub(1).and_then(|n| self.epochs.get(n)) else {
+            return nothing;
+        };
+        let Some(old) = &before.corridor else {
+            return nothing;
+        };
+        Offset {
+            knot: old.at(at_ns).union(&corridor.at(at_ns)),
+            hidden_step_ns: epoch.round_trip_min_ns.max(before.round_trip_min_ns).max(0),
+            origin: Origin::Between(number - 1),
+        }
+    }
+
+    /// The aggregator's readings at which the agent's clock can have shown
+    /// `agent_ns`. None if nothing is known.
+    pub fn server_span(&self, agent_ns: i64) -> Option<(i64, i64)> {
+        let offset = self.at(agent_ns);
+        (offset.origin != Origin::Nothing).then(|| {
+            (
+                agent_ns.saturating_add(offset.knot.lo_ns),
+                agent_ns.saturating_add(offset.knot.hi_ns),
+            )
+        })
+    }
+
+    /// The agent's readings at which the aggregator's clock can have shown
+    /// `server_ns`: c + lo(c) <= server_ns <= c + hi(c). None if that may be in
+    /// a stretch of which nothing is known.
+    pub fn agent_span(&self, server_ns: i64) -> Option<(i64, i64)> {
+        let mut span: Option<(i64, i64)> = None;
+        for (from_ns, to_ns) in self.pieces() {
+            // The true c + theta(c) grows inside a piece, so c + hi(c) is too
+            // small only before it, and c + lo(c) too large only after.
+            let high = |c: i64| self.at(c).knot.hi_ns;
+            let low = |c: i64| self.at(c).knot.lo_ns;
+            let reaches = |c: i64| i128::from(c) + i128::from(high(c)) >= i128::from(server_ns);
+            let passes = |c: i64| i128::from(c) + i128::from(low(c)) > i128::from(server_ns);
+            let first = search(from_ns, to_ns, reaches);
+            let beyond = search(from_ns, to_ns, passes);
+            if first < beyond {
+                let last = i64::try_from(beyond - 1).unwrap_or(i64::MAX);
+                let first = i64::try_from(first).unwrap_or(i64::MAX);
+                if matches!(self.at(first).origin, Origin::Nothing) {
+                    return None;
+                }
+                span = Some(span.map_or((first, last), |s| (s.0.min(first), s.1.max(last))));
+            }
+        }
+        span
+    }
+
+    /// Ranges in which the bounds are continuous: epochs and what lies between.
+    fn pieces(&self) -> Vec<(i64, i64)> {
+        let mut pieces = Vec::new();
+        for (number, epoch) in self.epochs.iter().enumerate() {
+            pieces.push((epoch.from_ns, epoch.to_ns));
+            if let Some(next) = self.epochs.get(number + 1) {
+                let (from, to) = (
+                    epoch.to_ns.saturating_add(1),
+                    next.from_ns.saturating_sub(1),
+                );
+                if from <= to {
+                    pieces.push((from, to));
+                }
+            }
+        }
+        pieces
+    }
+
+    /// The drift of an epoch, parts per million: the middle's slope from end to
+    /// end, and how far it can be off. None if it is too short to tell.
+    pub fn drift_ppm(&self, epoch: usize) -> Option<(f64, f64)> {
+        let knots = self.epochs.get(epoch)?.corridor.as_ref()?.knots();
+        let (a, b) = (knots.first()?, knots.last()?);
+        let span = b.at_ns.saturating_sub(a.at_ns) as f64;
+        if span <= 0.0 {
+            return None;
+        }
+        let rise = b.middle_ns().saturating_sub(a.middle_ns()) as f64;
+        let unsure = a.half_width_ns().saturating_add(b.half_width_ns()) as f64;
+        Some((
+            rise / span * 1e6,
+            (unsure / span * 1e6).min(self.rho_ppm as f64),
+        ))
+    }
+}
+
+/// The smallest number in a range for which `holds`, which from there on always
+/// holds; one past the range if for none.
+fn search(from_ns: i64, to_ns: i64, holds: impl Fn(i64) -> bool) -> i128 {
+    let (mut low, mut high) = (i128::from(from_ns), i128::from(to_ns) + 1);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(i64::try_from(middle).unwrap_or(i64::MAX)) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}
