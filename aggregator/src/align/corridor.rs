@@ -50,16 +50,17 @@ pub struct Built {
     pub skipped: usize,
 }
 
-/// Windows of one length. Number k begins at `from + k * length / 2`.
+/// Windows of one length. Number k begins at `from + k * length / 2`. Only those
+/// that hold limits on both sides are there: a clock may be silent for long.
 struct Layer {
     length_ns: i64,
-    tubes: Vec<Option<Tube>>,
+    /// By number, in order.
+    tubes: Vec<(i64, Tube)>,
 }
 
 impl Layer {
-    fn span(length_ns: i64, k: usize, from_ns: i64, to_ns: i64) -> (i64, i64) {
-        let step = (length_ns / 2).saturating_mul(i64::try_from(k).unwrap_or(i64::MAX));
-        let begin = from_ns.saturating_add(step);
+    fn span(length_ns: i64, k: i64, from_ns: i64, to_ns: i64) -> (i64, i64) {
+        let begin = from_ns.saturating_add((length_ns / 2).saturating_mul(k));
         (begin, begin.saturating_add(length_ns).min(to_ns))
     }
 
@@ -70,17 +71,15 @@ impl Layer {
         (p, q): (i64, i64),
         to_ns: i64,
     ) -> impl Iterator<Item = &Tube> {
-        let last = self.tubes.len().saturating_sub(1);
         let at = p.saturating_sub(from_ns).max(0) / (self.length_ns / 2);
-        let at = usize::try_from(at).unwrap_or(usize::MAX).min(last);
-        [at.checked_sub(1), Some(at)]
-            .into_iter()
-            .flatten()
-            .filter(move |k| {
+        let after = self.tubes.partition_point(|(k, _)| *k <= at);
+        self.tubes[after.saturating_sub(2)..after]
+            .iter()
+            .filter(move |(k, _)| {
                 let (begin, end) = Self::span(self.length_ns, *k, from_ns, to_ns);
                 begin <= p && q <= end
             })
-            .filter_map(|k| self.tubes.get(k)?.as_ref())
+            .map(|(_, tube)| tube)
     }
 }
 
@@ -174,20 +173,23 @@ fn layers(
         let length_ns = window_s * NS_PER_S;
         let mut tubes = Vec::new();
         let (mut first_upper, mut first_lower) = (0, 0);
-        for k in 0.. {
+        let mut k = 0i64;
+        loop {
             let (begin, end) = Layer::span(length_ns, k, from_ns, to_ns);
             first_upper += upper[first_upper..].partition_point(|l| l.at_ns < begin);
             first_lower += lower[first_lower..].partition_point(|l| l.at_ns < begin);
             let some_upper = &upper[first_upper..];
             let some_lower = &lower[first_lower..];
+            let next_ns = [some_upper.first(), some_lower.first()]
+                .into_iter()
+                .flatten()
+                .map(|l| l.at_ns)
+                .min();
             let some_upper = &some_upper[..some_upper.partition_point(|l| l.at_ns <= end)];
             let some_lower = &some_lower[..some_lower.partition_point(|l| l.at_ns <= end)];
             match Tube::fit(some_upper, some_lower, (begin, end), assumed) {
-                Ok(tube) => tubes.push(tube),
-                Err(_) if number > 0 => {
-                    skipped += 1;
-                    tubes.push(None);
-                }
+                Ok(tube) => tubes.extend(tube.map(|tube| (k, tube))),
+                Err(_) if number > 0 => skipped += 1,
                 Err(_) => {
                     return Err(Contradiction {
                         from_ns: begin,
@@ -195,13 +197,15 @@ fn layers(
                     });
                 }
             }
-            if end >= to_ns {
+            let Some(next_ns) = next_ns.filter(|_| end < to_ns) else {
                 break;
-            }
+            };
+            // The first window after this one that reaches the next limit.
+            let reach = next_ns.saturating_sub(from_ns).saturating_sub(length_ns);
+            k = (k + 1).max(reach.max(0) / (length_ns / 2));
         }
-        let covers_all = tubes.len() == 1;
         layers.push(Layer { length_ns, tubes });
-        if covers_all {
+        if to_ns.saturating_sub(from_ns) <= length_ns {
             // A longer window would hold the same limits, and be wider.
             break;
         }
@@ -218,10 +222,11 @@ fn grid(
     (from_ns, to_ns): (i64, i64),
 ) -> Vec<i64> {
     let mut fixed: Vec<i64> = vec![from_ns, to_ns];
-    // Longer windows begin and end where shorter ones do.
-    if let Some(layer) = layers.first() {
-        let halves = layer.tubes.len().saturating_add(1);
-        fixed.extend((0..halves).map(|k| Layer::span(layer.length_ns, k, from_ns, to_ns).0));
+    for layer in layers {
+        for (k, _) in &layer.tubes {
+            let (begin, end) = Layer::span(layer.length_ns, *k, from_ns, to_ns);
+            fixed.extend([begin, end]);
+        }
     }
     fixed.retain(|at| (from_ns..=to_ns).contains(at));
     fixed.sort_unstable();

@@ -228,3 +228,129 @@ fn search(from_ns: i64, to_ns: i64, holds: impl Fn(i64) -> bool) -> i128 {
     }
     low
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gapscope_proto::clock::ClockKey;
+    use proptest::prelude::*;
+
+    fn reading() -> impl Strategy<Value = i64> {
+        prop_oneof![
+            Just(i64::MIN),
+            Just(i64::MAX),
+            Just(0),
+            Just(1 << 60),
+            Just(-(1 << 60)),
+            any::<i64>(),
+            -5_000_000_000i64..5_000_000_000,
+            0i64..1_000_000,
+        ]
+    }
+
+    fn exchange(stamps: (i64, i64, i64, i64)) -> Exchange {
+        Exchange {
+            a1_ns: stamps.0,
+            s1_ns: stamps.1,
+            s2_ns: stamps.2,
+            a2_ns: stamps.3,
+            server: ClockKey {
+                boot_id: "s".into(),
+                time_namespace: 0,
+            },
+        }
+    }
+
+    fn anchor(at: (i64, i64, i64, i64)) -> Anchor {
+        Anchor {
+            raw_before_ns: at.0,
+            raw_after_ns: at.1,
+            monotonic_ns: at.2,
+            boottime_ns: at.3,
+            realtime_ns: at.0,
+            timer_late_ns: 0,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_reading_panics_or_turns_an_interval_round(
+            exchanges in proptest::collection::vec(
+                (reading(), reading(), reading(), reading()).prop_map(exchange), 0..12),
+            anchors in proptest::collection::vec(
+                (reading(), reading(), reading(), reading()).prop_map(anchor), 0..6),
+            asked in proptest::collection::vec(reading(), 1..6),
+        ) {
+            let Some(track) = Track::new(&exchanges, &anchors, &Assumptions::default()) else {
+                return Ok(());
+            };
+            for epochs in track.epochs().windows(2) {
+                prop_assert!(epochs[0].to_ns < epochs[1].from_ns);
+            }
+            for at in asked {
+                let offset = track.at(at);
+                prop_assert!(offset.knot.lo_ns <= offset.knot.hi_ns, "{offset:?}");
+                if let Some((first, last)) = track.server_span(at) {
+                    prop_assert!(first <= last);
+                }
+                if let Some((first, last)) = track.agent_span(at) {
+                    prop_assert!(first <= last);
+                }
+            }
+        }
+    }
+
+    /// An exchange at `at_s` with a path of 1 ms each way.
+    fn good(at_s: i64, theta_ns: i64) -> Exchange {
+        let a1 = at_s * 1_000_000_000;
+        exchange((
+            a1,
+            a1 + 1_000_000 + theta_ns,
+            a1 + 1_100_000 + theta_ns,
+            a1 + 2_100_000,
+        ))
+    }
+
+    #[test]
+    fn between_two_epochs_both_count() {
+        let step = 500_000_000;
+        let all: Vec<Exchange> = (0..40)
+            .map(|s| good(s, if s < 20 { 0 } else { step }))
+            .collect();
+        let track = Track::new(&all, &[], &Assumptions::default()).expect("exchanges");
+        let endings: Vec<Ending> = track.epochs().iter().map(|e| e.ended).collect();
+        assert_eq!(endings, [Ending::Step, Ending::DataEnd]);
+        let at = track.at(19_500_000_000);
+        assert_eq!(at.origin, Origin::Between(0));
+        assert!(at.knot.lo_ns < 0 && at.knot.hi_ns > step);
+        assert!(at.hidden_step_ns >= 1_999_000);
+        let inside = track.at(5_000_000_000);
+        assert_eq!(inside.origin, Origin::Epoch(0));
+        assert!(inside.knot.half_width_ns() < 1_010_000, "{inside:?}");
+        // A moment of the aggregator's clock that the agent's never showed.
+        let (first, last) = track.agent_span(19_700_000_000).expect("known");
+        assert!(first <= 19_200_000_000 && 19_700_000_000 <= last);
+    }
+
+    #[test]
+    fn between_two_steps_without_an_exchange_nothing_is_known() {
+        let mut all: Vec<Exchange> = (0..10).map(|s| good(s, 0)).collect();
+        all.push(good(10, 9_000_000_000));
+        all.extend((11..20).map(|s| good(s, 500_000_000)));
+        let track = Track::new(&all, &[], &Assumptions::default()).expect("exchanges");
+        assert_eq!(track.at(10_000_000_000).origin, Origin::Nothing);
+        assert_eq!(track.server_span(10_000_000_000), None);
+        assert!(track.server_span(5_000_000_000).is_some());
+        assert!(track.server_span(15_000_000_000).is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_is_left_out_and_counted() {
+        let mut all: Vec<Exchange> = (0..5).map(|s| good(s, 0)).collect();
+        all.push(exchange((5, 0, 0, 4)));
+        all.push(exchange((5, 10, 9, 6)));
+        all.push(exchange((i64::MIN, 0, 0, i64::MAX)));
+        let track = Track::new(&all, &[], &Assumptions::default()).expect("exchanges");
+        assert_eq!((track.rejected, track.epochs().len()), (3, 1));
+    }
+}
