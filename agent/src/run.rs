@@ -13,7 +13,7 @@ use std::time::Duration;
 use gapscope_proto::clock::Clock;
 use gapscope_proto::host::{ProbingEnded, ProbingStarted};
 use gapscope_proto::ids::{RunId, TargetName};
-use gapscope_proto::plan::{ClientKind, RunPlan};
+use gapscope_proto::plan::{ClientGroup, ClientKind, RunPlan};
 use gapscope_proto::sample::{Canary, Style};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -91,6 +91,22 @@ pub fn admit(
             return Err(Refusal(format!(
                 "canary `{canary}` of target `{}` is not known to this build; it checks: user_variable",
                 group.target
+            )));
+        }
+    }
+    for (name, endpoint) in endpoints {
+        let new = |group: &&ClientGroup| group.target == *name && !group.style.is_held();
+        let planned: f64 = plan
+            .groups
+            .iter()
+            .filter(new)
+            .map(|group| f64::from(group.clients) * 1e9 / group.interval_ns as f64)
+            .sum();
+        let allowed = endpoint.target.max_connects_per_second;
+        if planned > f64::from(allowed) {
+            return Err(Refusal(format!(
+                "the plan makes {planned:.0} new connections a second to target `{name}`; \
+                 its max_connects_per_second allows {allowed}"
             )));
         }
     }

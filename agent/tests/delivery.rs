@@ -263,6 +263,10 @@ async fn what_cannot_be_probed_is_refused_with_a_reason() {
             vec![group("db", Style::Prepared, ClientKind::Bare, 0, 1, 10)],
             "style `prepared` of target `db` is not known to this build; it probes: reused, new",
         ),
+        (
+            vec![group("db", Style::New, ClientKind::Bare, 0, 30, 10)],
+            "the plan makes 3000 new connections a second to target `db`; its max_connects_per_second allows 1000",
+        ),
     ] {
         let data = tempfile::tempdir().expect("a folder");
         let manners = Manners {

@@ -130,13 +130,59 @@ impl Control {
     }
 
     /// Live progress.
-    pub async fn watch(&mut self, run_id: &str) -> Result<Streaming<wire::WatchRunResponse>> {
+    pub async fn watch(&mut self, run_id: &str) -> Result<Readings> {
         let request = wire::WatchRunRequest {
             run_id: run_id.to_owned(),
         };
         match self.client.watch_run(request).await {
-            Ok(answer) => Ok(answer.into_inner()),
+            Ok(answer) => Ok(Readings {
+                stream: answer.into_inner(),
+            }),
             Err(status) => Err(self.failed("show the run's progress", &status)),
         }
+    }
+}
+
+/// The counters of one target and style at one agent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// The target's name.
+    pub target: String,
+    /// Good answers since the run began.
+    pub ok: u64,
+    /// Bad ones.
+    pub bad: u64,
+    /// Identity in the newest good answer; empty: none yet.
+    pub backend: String,
+    /// The newest error; empty: none yet.
+    pub last_error: String,
+}
+
+/// Live progress as it comes.
+#[derive(Debug)]
+pub struct Readings {
+    stream: Streaming<wire::WatchRunResponse>,
+}
+
+impl Readings {
+    /// The next reading, of all agents and styles; `None` at the end, however it
+    /// came.
+    pub async fn next(&mut self) -> Option<Vec<Counters>> {
+        let reading = self.stream.message().await.ok()??;
+        Some(
+            reading
+                .agents
+                .into_iter()
+                .filter_map(|agent| agent.progress)
+                .flat_map(|progress| progress.targets)
+                .map(|target| Counters {
+                    target: target.target,
+                    ok: target.ok,
+                    bad: target.bad,
+                    backend: target.backend,
+                    last_error: target.last_error,
+                })
+                .collect(),
+        )
     }
 }

@@ -1,12 +1,13 @@
 //! Durations as people write them: `250ms`, `1.5s`, `1m30s`. Inside, integer
 //! nanoseconds.
 
-const UNITS: [(&str, u64); 6] = [
+const UNITS: [(&str, u64); 7] = [
     ("ns", 1),
     ("us", 1_000),
     ("ms", 1_000_000),
     ("s", 1_000_000_000),
     ("m", 60_000_000_000),
+    ("min", 60_000_000_000),
     ("h", 3_600_000_000_000),
 ];
 
@@ -105,6 +106,13 @@ mod tests {
         check("10 parsecs", None);
         check("99999999999999999999s", None);
         check("9999999999h", None);
+    }
+
+    #[test]
+    fn texts_can_be_read_again() {
+        for ns in [1, 1_000, 250_000_000, 1_500_000_000, 120_000_000_000] {
+            assert_eq!(parse(&text(ns).replace(' ', "")), Ok(ns));
+        }
     }
 
     #[test]

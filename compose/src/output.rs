@@ -5,10 +5,6 @@ use std::io::{IsTerminal, Write};
 use crate::progress::{Look, Progress};
 
 /// Writes data to stdout. A reader that has gone away is no error.
-#[expect(
-    clippy::print_stdout,
-    reason = "this is where data goes to standard output"
-)]
 pub fn data(text: &str) {
     let mut out = std::io::stdout().lock();
     // `print!` panics where the reader has closed the pipe.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
-use gapscope_proto::wire::WatchRunResponse;
+use crate::control::Counters;
 
 /// What one reading adds to a target's strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,14 +133,9 @@ impl Progress {
     }
 
     /// Takes in a reading.
-    pub fn update(&mut self, reading: &WatchRunResponse) {
+    pub fn update(&mut self, reading: &[Counters]) {
         let mut sums: BTreeMap<&str, (u64, u64, Vec<String>, String)> = BTreeMap::new();
-        for target in reading
-            .agents
-            .iter()
-            .filter_map(|agent| agent.progress.as_ref())
-            .flat_map(|progress| &progress.targets)
-        {
+        for target in reading {
             let sum = sums.entry(&target.target).or_default();
             sum.0 += target.ok;
             sum.1 += target.bad;
@@ -273,8 +268,6 @@ fn cut(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gapscope_proto::wire::{AgentProgress, RunProgress, TargetProgress};
-
     use super::*;
 
     const PLAIN: Look = Look {
@@ -283,25 +276,15 @@ mod tests {
         width: 100,
     };
 
-    fn reading(ok: u64, bad: u64, backend: &str, last_error: &str) -> WatchRunResponse {
-        let target = |style: &str, ok, bad| TargetProgress {
+    fn reading(ok: u64, bad: u64, backend: &str, last_error: &str) -> Vec<Counters> {
+        let of_style = |ok, bad| Counters {
             target: "haproxy".to_owned(),
-            style: style.to_owned(),
             ok,
             bad,
             backend: backend.to_owned(),
             last_error: last_error.to_owned(),
         };
-        WatchRunResponse {
-            agents: vec![AgentProgress {
-                progress: Some(RunProgress {
-                    run_id: String::new(),
-                    targets: vec![target("reused", ok, bad), target("new", 0, 0)],
-                }),
-                ..AgentProgress::default()
-            }],
-            ..WatchRunResponse::default()
-        }
+        vec![of_style(ok, bad), of_style(0, 0)]
     }
 
     fn progress() -> Progress {

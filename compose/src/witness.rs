@@ -235,7 +235,7 @@ pub async fn watch_process(clock: Arc<dyn Clock>, child: Child, asked_ns: i64, t
                     earliest_ns: not_before,
                     latest_ns: after,
                 }));
-                let _ = telling.send(Seen::Note(format!("{} ended: {status}", child.name())));
+                let _ = telling.send(Seen::Note(format!("ended: {status}")));
                 return;
             }
             Ok(None) => not_before = before,

@@ -87,36 +87,33 @@ async fn the_truth_lies_in_every_window() {
     }
 
     let data = folder.path().to_owned();
-    let (aggregator, _agent, run) = tokio::task::spawn_blocking(move || {
-        let aggregator = common::Aggregator::start(&data);
-        let agent = common::agent(&aggregator, "prober", &config);
-        common::wait_for_agent(&aggregator, "prober");
-        let mut args = vec![
-            "start",
-            "--duration",
-            "120s",
-            "--reused",
-            "1",
-            "--interval",
-            "20ms",
-            "--patient",
-            "0",
-            "--new",
-            "1",
-            "--new-interval",
-            "50ms",
-            "--timeout",
-            "400ms",
-        ];
-        let names: Vec<String> = (0..BACKENDS).map(|n| format!("db-{n}")).collect();
-        for name in &names {
-            args.extend(["--target", name]);
-        }
-        let run = aggregator.command(&args);
-        (aggregator, agent, run)
-    })
-    .await
-    .expect("the programs start");
+    // Started from this thread, which lives as long as they should: a child's
+    // parent-death signal follows the thread that made it.
+    let aggregator = common::Aggregator::start(&data);
+    let _agent = common::agent(&aggregator, "prober", &config);
+    common::wait_for_agent(&aggregator, "prober");
+    let names: Vec<String> = (0..BACKENDS).map(|n| format!("db-{n}")).collect();
+    let mut args = vec![
+        "start",
+        "--duration",
+        "120s",
+        "--reused",
+        "1",
+        "--interval",
+        "20ms",
+        "--patient",
+        "0",
+        "--new",
+        "1",
+        "--new-interval",
+        "50ms",
+        "--timeout",
+        "400ms",
+    ];
+    for name in &names {
+        args.extend(["--target", name]);
+    }
+    let run = aggregator.command(&args);
 
     // Every backend is being probed before the first fault.
     for backend in &backends {
@@ -147,9 +144,7 @@ async fn the_truth_lies_in_every_window() {
 
     let data = folder.path().to_owned();
     let run_folder = data.join(&run);
-    tokio::task::spawn_blocking(move || aggregator.command(&["stop", &run]))
-        .await
-        .expect("the run stops");
+    aggregator.command(&["stop", &run]);
 
     let run = RunFolder::open(&run_folder).expect("the run is readable");
     let analysis = analyse(&run).expect("the run is analysed");

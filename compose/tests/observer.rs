@@ -151,7 +151,7 @@ fn observe(action: Action) {
         .enable_all()
         .build()
         .expect("a runtime");
-    tokio::task::LocalSet::new().block_on(&runtime, async {
+    let (folder, run, held, fresh) = tokio::task::LocalSet::new().block_on(&runtime, async {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let scenario = Scenario::parse("observed.toml", SCENARIO).expect("a scenario");
         let mut lab = Lab::up(
@@ -175,18 +175,15 @@ fn observe(action: Action) {
             secret.display()
         );
         let data = folder.path().to_owned();
-        let (aggregator, _agent, run) = tokio::task::spawn_blocking(move || {
-            let aggregator = common::Aggregator::start(&data);
-            let agent = common::agent(&aggregator, "prober", &config);
-            common::wait_for_agent(&aggregator, "prober");
-            let run = aggregator.command(&[
-                "start", "--target", "haproxy", "--duration", "60s", "--reused", "2",
-                "--patient", "0", "--new", "1", "--new-interval", "100ms",
-            ]);
-            (aggregator, agent, run)
-        })
-        .await
-        .expect("the programs start");
+        // Started from this thread, which lives as long as they should: a child's
+        // parent-death signal follows the thread that made it.
+        let aggregator = common::Aggregator::start(&data);
+        let _agent = common::agent(&aggregator, "prober", &config);
+        common::wait_for_agent(&aggregator, "prober");
+        let run = aggregator.command(&[
+            "start", "--target", "haproxy", "--duration", "60s", "--reused", "2", "--patient",
+            "0", "--new", "1", "--new-interval", "100ms",
+        ]);
 
         let held = Observer::start(proxy, &lab.login.user, &lab.login.password, true);
         let fresh = Observer::start(proxy, &lab.login.user, &lab.login.password, false);
@@ -206,47 +203,50 @@ fn observe(action: Action) {
         let (held, fresh) = tokio::task::spawn_blocking(move || (held.finish(), fresh.finish()))
             .await
             .expect("the observers end");
-        let run_folder = folder.path().join(&run);
-        tokio::task::spawn_blocking(move || aggregator.command(&["stop", &run]))
-            .await
-            .expect("the run stops");
+        aggregator.command(&["stop", &run]);
         lab.down().await;
-
-        let analysis = analyse(&RunFolder::open(&run_folder).expect("a run")).expect("analysed");
-        for (style, seen) in [(Style::Reused, held), (Style::New, fresh)] {
-            let (least, most) = outage(&seen).unwrap_or_else(|| {
-                panic!("the observer of {style} saw no outage with two ends")
-            });
-            let (_, row) = analysis
-                .rows
-                .iter()
-                .find(|(_, row)| row.style == style)
-                .expect("a row");
-            let longest: Vec<&Window> = (0..u16::try_from(row.clients).expect("few"))
-                .map(|client| {
-                    row.windows
-                        .iter()
-                        .filter(|w| w.scope == Scope::Client(client))
-                        .max_by_key(|w| w.upper_ns)
-                        .unwrap_or_else(|| panic!("{style} client {client} was not hurt"))
-                })
-                .collect();
-            for window in longest {
-                let upper = window.upper_ns.expect("closed on both sides");
-                println!(
-                    "{action:?} {style}: gapscope {}..{} ms, observer {}..{} ms",
-                    window.lower_ns / MS, upper / MS, least / MS, most / MS
-                );
-                assert!(
-                    window.lower_ns <= most && least <= upper,
-                    "{action:?} {style}: gapscope says {}..{upper} ns, the observer {least}..{most} ns",
-                    window.lower_ns
-                );
-                // A health check every 2 s, down at the second: 2 to 4 s, and up
-                // to a second for HAProxy's own retry.
-                assert!(upper > 1_900 * MS && window.lower_ns < 5_500 * MS, "{window:?}");
-            }
-        }
-        assert_eq!(analysis.conservation.lost.1, 0);
+        (folder, run, held, fresh)
     });
+    let analysis =
+        analyse(&RunFolder::open(&folder.path().join(&run)).expect("a run")).expect("analysed");
+    for (style, seen) in [(Style::Reused, held), (Style::New, fresh)] {
+        let (least, most) = outage(&seen)
+            .unwrap_or_else(|| panic!("the observer of {style} saw no outage with two ends"));
+        let (_, row) = analysis
+            .rows
+            .iter()
+            .find(|(_, row)| row.style == style)
+            .expect("a row");
+        let longest: Vec<&Window> = (0..u16::try_from(row.clients).expect("few"))
+            .map(|client| {
+                row.windows
+                    .iter()
+                    .filter(|w| w.scope == Scope::Client(client))
+                    .max_by_key(|w| w.upper_ns)
+                    .unwrap_or_else(|| panic!("{style} client {client} was not hurt"))
+            })
+            .collect();
+        for window in longest {
+            let upper = window.upper_ns.expect("closed on both sides");
+            println!(
+                "{action:?} {style}: gapscope {}..{} ms, observer {}..{} ms",
+                window.lower_ns / MS,
+                upper / MS,
+                least / MS,
+                most / MS
+            );
+            assert!(
+                window.lower_ns <= most && least <= upper,
+                "{action:?} {style}: gapscope says {}..{upper} ns, the observer {least}..{most} ns",
+                window.lower_ns
+            );
+            // A health check every 2 s, down at the second: 2 to 4 s, and up
+            // to a second for HAProxy's own retry.
+            assert!(
+                upper > 1_900 * MS && window.lower_ns < 5_500 * MS,
+                "{window:?}"
+            );
+        }
+    }
+    assert_eq!(analysis.conservation.lost.1, 0);
 }

@@ -101,6 +101,7 @@ fn wire_types_stop_at_the_border() {
         "agent/src/uplink",
         "aggregator/src/ingest",
         "aggregator/src/control",
+        "aggregator/src/server.rs",
         "aggregator/src/commands",
         "compose/src/control.rs",
     ];

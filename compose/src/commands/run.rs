@@ -29,8 +29,11 @@ use crate::output::{self, Screen};
 use crate::play::{Player, Record};
 use crate::programs::AGGREGATOR;
 use crate::progress::Progress;
+use crate::runtime::process::mariadb;
 use crate::runtime::{default_backend, default_proxies};
-use crate::scenario::{BackendKind, Overrides, ProxyKind, RuntimeKind, Scenario, target_names};
+use crate::scenario::{
+    BackendKind, Overrides, ProxyKind, RuntimeKind, Scenario, Step, target_names,
+};
 use crate::services::{AgentSetup, Services};
 use crate::signals::Signals;
 use crate::timeline::{Due, schedule};
@@ -48,6 +51,8 @@ struct Chosen {
     runtime: RuntimeKind,
     /// Said before anything starts.
     notes: Vec<String>,
+    /// What the command line changes about the scenario, kept with the run.
+    changes: Vec<String>,
 }
 
 fn choose(options: &Run) -> Result<Chosen> {
@@ -91,12 +96,50 @@ fn choose(options: &Run) -> Result<Chosen> {
             target_names(&scenario).join(", ")
         ));
     }
+    if let Some(fault) = options.fault {
+        notes.push(format!("every fault of the scenario is `{fault}` instead"));
+    }
+    let backend = options.backend.unwrap_or(default_backend(runtime));
+    if backend == BackendKind::Mariadb {
+        for step in &scenario.timeline {
+            mariadb::can(step.action).map_err(|why| not_applicable(step, "MariaDB", &why))?;
+        }
+    }
     Ok(Chosen {
-        backend: options.backend.unwrap_or(default_backend(runtime)),
+        backend,
         runtime,
         scenario,
         notes,
+        changes: changes(options),
     })
+}
+
+/// The options that change what the scenario's text, which is kept too, says.
+fn changes(options: &Run) -> Vec<String> {
+    let mut changes = Vec::new();
+    if options.like_lab08 {
+        changes.push("--like-lab08".to_owned());
+    }
+    if let Some(ns) = options.duration {
+        changes.push(format!(
+            "--duration {}",
+            duration::text(ns).replace(' ', "")
+        ));
+    }
+    if let Some(fault) = options.fault {
+        changes.push(format!("--fault {fault}"));
+    }
+    if options.no_jitter {
+        changes.push("--no-jitter".to_owned());
+    }
+    changes
+}
+
+fn not_applicable(step: &Step, program: &str, why: &str) -> Problem {
+    Problem::usage(format!(
+        "step `{}` of line {} cannot be done to backend `{}` ({program}): {why}",
+        step.action, step.line, step.subject
+    ))
 }
 
 /// Makes the data folder, so that a folder that cannot be written is told at once.
@@ -168,17 +211,30 @@ fn interrupted(signal: &str, when: &str) -> Problem {
     Problem::new(format!("interrupted by {signal} {when}"))
 }
 
-/// Removes a folder that holds nothing but empty folders and lock files.
+/// An agent's books, which say nothing once its spool is empty.
+const BOOKS: [&str; 2] = ["files.json", "runs.json"];
+
+/// Removes a spool that holds no samples: nothing but empty folders, empty files
+/// and books.
 fn remove_empty(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;
     };
-    for entry in entries.flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            remove_empty(&path);
-        } else if entry.metadata().is_ok_and(|meta| meta.len() == 0) {
-            let _ = std::fs::remove_file(&path);
+    let paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    for path in paths.iter().filter(|path| path.is_dir()) {
+        remove_empty(path);
+    }
+    let is_nothing = |path: &PathBuf| {
+        path.file_name()
+            .and_then(std::ffi::OsStr::to_str)
+            .is_some_and(|name| BOOKS.contains(&name))
+            || path.metadata().is_ok_and(|meta| meta.len() == 0)
+    };
+    let files: Vec<&PathBuf> = paths.iter().filter(|path| path.is_file()).collect();
+    // Books go only together with all the rest.
+    if files.iter().all(|path| is_nothing(path)) {
+        for path in files {
+            let _ = std::fs::remove_file(path);
         }
     }
     let _ = std::fs::remove_dir(folder);
@@ -218,13 +274,7 @@ async fn set_up(
             if backend.name() == step.subject
                 && let Err(why) = backend.can(step.action)
             {
-                return Err(Problem::usage(format!(
-                    "step `{}` of line {} cannot be done to backend `{}` ({}): {why}",
-                    step.action,
-                    step.line,
-                    step.subject,
-                    backend.program()
-                )));
+                return Err(not_applicable(step, &backend.program(), &why));
             }
         }
     }
@@ -255,6 +305,10 @@ fn labels(chosen: &Chosen, lab: &Lab, due: &[Due], seed: u64) -> BTreeMap<String
             env!("CARGO_PKG_VERSION").to_owned(),
         ),
     ]);
+    let changes = chosen.changes.join(" ");
+    if !changes.is_empty() {
+        labels.insert("changes".to_owned(), changes);
+    }
     for backend in &lab.backends {
         labels.insert(format!("backend.{}", backend.name()), backend.program());
     }
@@ -402,7 +456,7 @@ async fn watch(
     loop {
         let reading = async {
             match &mut readings {
-                Some(stream) => stream.message().await,
+                Some(readings) => readings.next().await,
                 None => std::future::pending().await,
             }
         };
@@ -426,12 +480,12 @@ async fn watch(
                 screen.note(&text);
             }
             reading = reading => match reading {
-                Ok(Some(reading)) => {
+                Some(reading) => {
                     progress.update(&reading);
                     screen.show(&progress, elapsed(clock.raw_ns()));
                 }
                 // Progress is a comfort; the run goes on without.
-                Ok(None) | Err(_) => readings = None,
+                None => readings = None,
             },
             _ = ticker.tick() => {
                 if let Some(problem) = up.services.failure() {
@@ -476,5 +530,26 @@ async fn report(itself: &Itself, options: &Run, folder: &Path) -> Result<u8> {
         },
         Ok(None) => Err(failed("it is still running".to_owned())),
         Err(error) => Err(failed(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spool_with_samples_is_kept_whole() {
+        let data = tempfile::tempdir().expect("a folder");
+        let spool = data.path().join("lab-1");
+        std::fs::create_dir(&spool).expect("made");
+        for name in BOOKS {
+            std::fs::write(spool.join(name), "{}").expect("written");
+        }
+        std::fs::write(spool.join("1.seg"), "samples").expect("written");
+        remove_empty(&spool);
+        assert_eq!(std::fs::read_dir(&spool).expect("kept").count(), 3);
+        std::fs::remove_file(spool.join("1.seg")).expect("removed");
+        remove_empty(&spool);
+        assert!(!spool.exists());
     }
 }

@@ -343,7 +343,7 @@ impl Mariadb {
                 ))
             }
             Action::BlackHole => Err(Problem::new(
-                self.can(Action::BlackHole).err().unwrap_or_default(),
+                can(Action::BlackHole).err().unwrap_or_default(),
             )),
         }
     }
@@ -363,14 +363,7 @@ impl Backend for Mariadb {
     }
 
     fn can(&self, action: Action) -> std::result::Result<(), String> {
-        match action {
-            Action::BlackHole => Err(
-                "not applicable: cutting off a real program's packets is not built; backends of \
-                 the embedded runtime can be cut off"
-                    .to_owned(),
-            ),
-            _ => Ok(()),
-        }
+        can(action)
     }
 
     fn prepare(&mut self, action: Action) -> LocalBoxFuture<'_, Result<()>> {
@@ -398,6 +391,18 @@ impl Backend for Mariadb {
 
     fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
         async move { self.child.end(Duration::ZERO).await }.boxed_local()
+    }
+}
+
+/// Whether `action` can be done to such a server; if not, why.
+pub fn can(action: Action) -> std::result::Result<(), String> {
+    match action {
+        Action::BlackHole => Err(
+            "not applicable: cutting off a real program's packets is not built; backends of the \
+             embedded runtime can be cut off"
+                .to_owned(),
+        ),
+        _ => Ok(()),
     }
 }
 
