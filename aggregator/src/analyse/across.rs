@@ -227,9 +227,7 @@ fn first(hurt: &[(AgentId, Span)]) -> First {
         .filter(|(_, span)| span.earliest_ns <= sure)
         .collect();
     let [(agent, span)] = candidates.as_slice() else {
-        let mut agents: Vec<AgentId> = candidates.iter().map(|(a, _)| a.clone()).collect();
-        agents.dedup();
-        return First::NotDistinguishable(agents);
+        return First::NotDistinguishable(candidates.iter().map(|(a, _)| a.clone()).collect());
     };
     let others = || hurt.iter().filter(|(a, _)| a != agent).map(|(_, s)| s);
     match (
@@ -257,13 +255,20 @@ fn outages(sides: &[Side<'_>]) -> Vec<Outage> {
                 .iter()
                 .map(|side| (side.agent.clone(), side.view(from, to)))
                 .collect();
-            let hurt: Vec<(AgentId, Span)> = views
-                .iter()
-                .filter_map(|(agent, view)| match view {
-                    View::Hurt { first_bad, .. } => Some((agent.clone(), *first_bad)),
-                    _ => None,
-                })
-                .collect();
+            let mut hurt: Vec<(AgentId, Span)> = Vec::new();
+            for (agent, view) in &views {
+                let View::Hurt { first_bad, .. } = view else {
+                    continue;
+                };
+                // An agent may have a row for each of several intervals.
+                match hurt.iter_mut().find(|(known, _)| known == agent) {
+                    Some((_, first)) if first_bad.earliest_ns < first.earliest_ns => {
+                        *first = *first_bad;
+                    }
+                    Some(_) => {}
+                    None => hurt.push((agent.clone(), *first_bad)),
+                }
+            }
             let with_data: Vec<Vec<Piece>> = sides
                 .iter()
                 .zip(&views)
