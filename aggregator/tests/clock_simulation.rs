@@ -122,6 +122,8 @@ struct Tally {
     unflagged: u64,
     between: u64,
     worst_ns: i64,
+    /// Small steps that were suspected and are not there.
+    suspected: u64,
 }
 
 fn holds(offset: &Offset, theta: i64, wider: i64) -> bool {
@@ -167,6 +169,24 @@ fn ask(world: &World, track: &Track, queries: u64, rng: &mut Rng, tally: &mut Ta
     }
 }
 
+/// A clock that keeps to the assumptions proves nothing against them; gives back
+/// how many small steps are suspected.
+fn believes_only_what_is_so(world: &World, track: &Track, seed: u64) -> u64 {
+    let mut suspected = 0;
+    for epoch in track.epochs() {
+        assert_eq!(epoch.kappa_factor, 1, "seed {seed}: {world:?}");
+        assert_eq!(epoch.skipped_windows, 0, "seed {seed}: {world:?}");
+        match epoch.ended {
+            Ending::DataEnd => {}
+            Ending::LevelShift => suspected += 1,
+            Ending::Step => assert!(!world.jumps.is_empty(), "seed {seed}: {world:?}"),
+            Ending::Suspend => assert!(!world.asleep.is_empty(), "seed {seed}: {world:?}"),
+            other => panic!("seed {seed}: {other:?} {world:?}"),
+        }
+    }
+    suspected
+}
+
 fn align(world: &World, rng: &mut Rng, assumed: &Assumptions) -> Option<Track> {
     let exchanges = world.exchanges(rng);
     Track::new(&exchanges, &world.anchors(), assumed)
@@ -183,6 +203,7 @@ fn the_truth_is_inside_at_every_query() {
         let mut rng = Rng(number);
         let world = lawful(&mut rng);
         if let Some(track) = align(&world, &mut rng, &Assumptions::default()) {
+            tally.suspected += believes_only_what_is_so(&world, &track, number);
             let before = tally.outside;
             ask(
                 &world,
