@@ -7,6 +7,11 @@
 //! GAPSCOPE_CLOCK_QUERIES=100000000 cargo test --release -p gapscope-aggregator --test clock_simulation -- --nocapture
 //! ```
 
+#![expect(
+    clippy::print_stdout,
+    reason = "what is measured is printed, and asserted only where the machine has no say"
+)]
+
 mod simulated;
 
 use gapscope_aggregator::align::epoch::Ending;
@@ -45,7 +50,7 @@ fn any_path(rng: &mut Rng, duration: f64) -> Path {
         },
         queue: rng
             .chance(0.3)
-            .then(|| (begin, begin + 20.0 * S, 30.0 * MS)),
+            .then_some((begin, begin + 20.0 * S, 30.0 * MS)),
         route: rng
             .chance(0.2)
             .then(|| (rng.between(0.0, duration), 30.0 * MS)),
@@ -73,7 +78,11 @@ fn any_drift(rng: &mut Rng, duration: f64) -> Drift {
     Drift {
         offset: rng.between(-1e15, 1e15) as i64,
         ppm: rng.between(-100.0, 100.0),
-        wander: (amplitude, frequency, rng.between(0.0, 6.28)),
+        wander: (
+            amplitude,
+            frequency,
+            rng.between(0.0, std::f64::consts::TAU),
+        ),
         ramp: (
             begin,
             begin + rng.between(0.0, 900.0 * S),
@@ -377,7 +386,7 @@ fn the_interval_is_hardly_wider_than_half_a_round_trip() {
             Track::new(&exchanges, &world.anchors(), &Assumptions::default()).expect("exchanges");
         assert_eq!(track.epochs().len(), 1, "{:?}", track.epochs()[0].ended);
         let smallest = track.epochs()[0].round_trip_min_ns as f64;
-        let (mut worst, mut worst_middle) = (0i64, 0i64);
+        let (mut worst, mut middles) = (0i64, Vec::new());
         // The first and the last second have exchanges on one side only.
         for t in 1..2_990 {
             let t = f64::from(t) * 0.1 * S + 0.5 * S;
@@ -386,13 +395,14 @@ fn the_interval_is_hardly_wider_than_half_a_round_trip() {
             if t < 298.0 * S {
                 worst = worst.max(knot.half_width_ns());
             }
-            worst_middle = worst_middle.max((knot.middle_ns() - (server - reading)).abs());
+            middles.push((knot.middle_ns() - (server - reading)).abs());
         }
+        middles.sort_unstable();
         println!(
-            "round trip {:.1} us: half-width at most {:.1} us, middle off at most {:.1} us",
+            "round trip {:.1} us: half-width at most {:.1} us, middle off p99 {:.1} us",
             smallest / US,
             worst as f64 / US,
-            worst_middle as f64 / US
+            middles[middles.len() * 99 / 100] as f64 / US
         );
         let allowed = 1.05 * smallest / 2.0 + 5.0 * US;
         assert!(

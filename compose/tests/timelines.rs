@@ -9,6 +9,11 @@
 //!
 //! Needs root, `ip`, `unshare`, MariaDB and HAProxy; says so and passes otherwise.
 
+#![expect(
+    clippy::print_stdout,
+    reason = "what is measured is printed, and what is missing is said"
+)]
+
 mod common;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
