@@ -1118,3 +1118,38 @@ fn the_clock_map_holds_the_offset_between_knots() {
     }
     assert!(knots >= 2);
 }
+
+#[test]
+fn an_end_before_its_begin_is_no_data_and_no_negative_latency() {
+    let groups = vec![group(
+        "proxy",
+        Style::Reused,
+        ClientKind::Bare,
+        0,
+        1,
+        10 * MS,
+    )];
+    let mut lab = Lab::new(groups, S);
+    lab.begin();
+    lab.probe(|blank, due| {
+        let mut sample = blank.clone();
+        if due == 500 * MS {
+            sample.finished = Timestamp::from_ns(sample.started.ns() - 5 * S);
+        }
+        if due == 600 * MS {
+            sample.finished = Timestamp::from_ns(i64::MIN / 2);
+        }
+        sample
+    });
+    lab.end();
+    lab.close();
+    let (_, json) = lab.report();
+    let row = row(&json, "reused", "bare");
+    assert_eq!(row["agent_errors"], 2);
+    for latencies in ["latency_ms", "response_ms"] {
+        for quantile in ["avg", "p50", "p99", "max"] {
+            let ms = row[latencies][quantile].as_f64().expect("known");
+            assert!((0.0..5_000.0).contains(&ms), "{latencies} {quantile}: {ms}");
+        }
+    }
+}

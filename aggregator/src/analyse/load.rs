@@ -480,6 +480,13 @@ fn probes(
         let Some(life) = lives[i].flatten() else {
             continue;
         };
+        let mut outcome = outcomes[i].unwrap_or(Outcome::ProtocolError);
+        // A clock that went back measures nothing: no data, never an answer in
+        // less than no time.
+        let end = finished.max(started).max(scheduled);
+        if end != finished {
+            outcome = Outcome::AgentError;
+        }
         found.push((
             client,
             Probe {
@@ -487,9 +494,9 @@ fn probes(
                 slot,
                 scheduled,
                 started,
-                finished,
+                finished: end,
                 phase: phases[i].unwrap_or(Phase::Query),
-                outcome: outcomes[i].unwrap_or(Outcome::ProtocolError),
+                outcome,
                 cause: causes[i].flatten(),
                 error_code,
                 connection,
