@@ -435,7 +435,8 @@ fn a_stopped_backend_is_reported_as_it_was() {
     assert!(caveats(&json).contains(&"one_fault"));
     let text = as_text(&reported.analysis, Some(120));
     assert!(
-        text.contains("new: refused 2/2 held") && text.contains("dropped 4/4 held"),
+        text.contains("dropped 6/8 (reused, patient, user_variable), refused 2/8 (new) held")
+            && text.contains("dropped 4/4 held"),
         "{text}"
     );
 }

@@ -185,8 +185,11 @@ async fn the_truth_lies_in_every_window() {
                 })
                 .unwrap_or_else(|| panic!("no window spans the fault: {}", context()));
             let upper = window.upper_ns.expect("closed on both sides");
+            // A busy machine can answer the first probe after the fault late:
+            // out at the deadline for one more interval, which the truth is not.
+            let late = if window.late > 0 { 100 * MS } else { 0 };
             assert!(
-                window.lower_ns <= truth.longest(),
+                window.lower_ns <= truth.longest() + late,
                 "lower bound too long: {}",
                 context()
             );

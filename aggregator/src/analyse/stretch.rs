@@ -4,14 +4,16 @@
 //! first good after. What the client felt is exact: the longest time between
 //! two answers. How long the service can have been out is an interval: at least
 //! from the end of b0 to the begin of bn (at both moments it did not serve), at
-//! most from the begin of g0 to the end of g1 (at both moments it did).
+//! most from the begin of g0 to the end of g1 (at both moments it did). A late
+//! answer inside proves that the service lived at that moment, so the lower
+//! bound is that of the longest run of bad probes with no answer between.
 //!
 //! What it cannot know: that the service did not come back and go again between
 //! two bad probes; the lower bound is that of one continuous outage.
 
 use gapscope_proto::sample::Outcome;
 
-use super::series::{ClientSeries, Slot, Worth};
+use super::series::{ClientSeries, Probe, Slot, Worth};
 
 /// A maximal run of bad or late probes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +40,8 @@ pub struct Stretch {
     pub upper_ns: Option<i64>,
     /// Of the time, spent waiting for the client's own timeouts.
     pub own_timeout_ns: i64,
-    /// The end of b0 and the begin of bn: out at both, if in this order.
+    /// End of the first and begin of the last probe of the longest run of
+    /// bad ones without an answer between: out at both, if in this order.
     pub inner: (i64, i64),
     /// The begin of g0 and the end of g1; the numbers' limits where open.
     pub outer: (i64, i64),
@@ -202,7 +205,7 @@ pub fn stretches(series: &ClientSeries, deadline_ns: i64, blind: &Blind) -> (Vec
         found.push(stretch);
     }
     for stretch in &mut found {
-        bound(stretch, series);
+        bound(stretch, series, deadline_ns);
         let from = stretch
             .g0
             .map_or(probes[stretch.b0].started, |g| probes[g].finished);
@@ -240,9 +243,9 @@ fn lengthen(stretch: &mut Stretch, gap: MaxGap) {
     }
 }
 
-fn bound(stretch: &mut Stretch, series: &ClientSeries) {
+fn bound(stretch: &mut Stretch, series: &ClientSeries, deadline_ns: i64) {
     let probes = &series.probes;
-    stretch.inner = (probes[stretch.b0].finished, probes[stretch.bn].started);
+    stretch.inner = unanswered(&probes[stretch.b0..=stretch.bn], deadline_ns);
     stretch.outer = (
         stretch.g0.map_or(i64::MIN, |g| probes[g].started),
         stretch.g1.map_or(i64::MAX, |g| probes[g].finished),
@@ -252,9 +255,41 @@ fn bound(stretch: &mut Stretch, series: &ClientSeries) {
         .then(|| stretch.outer.1.saturating_sub(stretch.outer.0));
 }
 
+/// End of the first and begin of the last probe of the longest run without an
+/// answer; not in this order if no two unanswered probes follow each other.
+fn unanswered(probes: &[Probe], deadline_ns: i64) -> (i64, i64) {
+    let span = |run: &(i64, i64)| run.1.saturating_sub(run.0);
+    // Of late answers alone: nothing is proven out.
+    let mut longest = probes.first().map_or((0, 0), |p| (p.finished, p.started));
+    let mut run: Option<(i64, i64)> = None;
+    for probe in probes {
+        match probe.worth(deadline_ns) {
+            Worth::Bad => {
+                let from = run.map_or(probe.finished, |run| run.0);
+                let now = (from, probe.started);
+                run = Some(now);
+                if span(&now) > span(&longest) {
+                    longest = now;
+                }
+            }
+            // It was not served when it began, but answered in the end.
+            Worth::Late => {
+                if let Some(run) = run.take() {
+                    let now = (run.0, probe.started);
+                    if span(&now) > span(&longest) {
+                        longest = now;
+                    }
+                }
+            }
+            Worth::Good => run = None,
+            Worth::NoData => {}
+        }
+    }
+    longest
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::series::Probe;
     use super::super::series::testing::*;
     use super::*;
     use gapscope_proto::sample::Cause;
@@ -357,6 +392,9 @@ mod tests {
         let s = &found[0];
         assert_eq!((s.bad, s.late), (3, 1));
         assert_eq!(s.gap_ns, 698 * MS, "from 2 ms to 700 ms");
+        // Out from 101 to 300 ms; what came after the late answer is another one.
+        assert_eq!(s.lower_ns, 199 * MS);
+        assert_eq!(s.upper_ns, Some(902 * MS));
         assert_eq!(gap.ns, 698 * MS);
     }
 

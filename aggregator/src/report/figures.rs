@@ -84,10 +84,13 @@ pub fn bare_ms(ns: i64) -> String {
     }
 }
 
-/// A quantile in ms without the unit: ">5001" if it falls on unanswered ones.
-pub fn quantile(value: Option<Value>) -> String {
+/// A quantile in ms without the unit. If it falls on slots that never got an
+/// answer: ">5001", or "none" where they were given up so soon (a refused
+/// connection, say) that the number would read like a short time.
+pub fn quantile(value: Option<Value>, deadline_ns: i64) -> String {
     match value {
         None => NONE.to_owned(),
+        Some(value) if value.is_more_than && value.ns <= deadline_ns => "none".to_owned(),
         Some(value) => format!(
             "{}{}",
             if value.is_more_than { ">" } else { "" },

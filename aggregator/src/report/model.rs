@@ -11,7 +11,7 @@ use super::figures::{
 };
 use super::table::Table;
 use super::{across, clock};
-use crate::analyse::fate::Exposure;
+use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::latency::Quantiles;
 use crate::analyse::row::{FaultRow, Row, Scope, longest_key};
 use crate::analyse::run::{Analysis, Caveat, Timeline};
@@ -276,6 +276,10 @@ fn method(analysis: &Analysis, deadline: &str) -> Vec<String> {
     method
 }
 
+fn deadline_ns(analysis: &Analysis) -> i64 {
+    i64::try_from(analysis.manifest.plan.deadline_ns).unwrap_or(i64::MAX)
+}
+
 fn method_of_agents(deadline: &str) -> Vec<String> {
     vec![
         format!(
@@ -291,7 +295,8 @@ fn method_of_agents(deadline: &str) -> Vec<String> {
          data, or begun before it. ?: part of it was not watched."
             .to_owned(),
         "quantiles by nearest rank. latency: answered probes, from begin to end. response: all due \
-         slots, from the due time; >x: that slot never got an answer."
+         slots, from the due time; >x: that slot never got an answer and was given up after x; \
+         none: it never got one and was given up sooner than an answer may be late."
             .to_owned(),
         "exposed: held (all answers in the second before the fault came from its subject), shared \
          (some), other (none)."
@@ -388,6 +393,83 @@ fn clients_words(fault: &FaultRow) -> String {
     parts.join("; ")
 }
 
+/// What became of all of a target's clients in a fault, worst first, and of
+/// which kind they are: "state lost 1/8 (user_variable), switched 5/8 (reused,
+/// patient), served 2/8 (new) held".
+fn all_clients_words(rows: &[&Row], fault: u32) -> String {
+    let mut parts = Vec::new();
+    let judged: Vec<(&Row, &FaultRow)> = rows
+        .iter()
+        .flat_map(|row| row.faults.iter().map(move |f| (*row, f)))
+        .filter(|(_, f)| f.fault == fault)
+        .collect();
+    for (exposure, name) in [
+        (Exposure::Held, "held"),
+        (Exposure::Shared, "shared"),
+        (Exposure::None, "not exposed"),
+        (Exposure::Unmeasured, "unmeasured"),
+    ] {
+        let all: u64 = judged
+            .iter()
+            .map(|(_, f)| f.judgement.exposed(exposure))
+            .sum();
+        if all == 0 {
+            continue;
+        }
+        if exposure == Exposure::Unmeasured {
+            parts.push(format!("{all} {name}"));
+            continue;
+        }
+        let mut fates: BTreeMap<Fate, (u64, Vec<String>)> = BTreeMap::new();
+        for (row, fault) in &judged {
+            for ((_, fate), n) in fault
+                .judgement
+                .counts
+                .iter()
+                .filter(|((e, _), _)| *e == exposure)
+            {
+                let entry = fates.entry(*fate).or_default();
+                entry.0 += n;
+                let kind = short_client_words(row);
+                if !entry.1.contains(&kind) {
+                    entry.1.push(kind);
+                }
+            }
+        }
+        let words: Vec<String> = fates
+            .iter()
+            .map(|(fate, (n, kinds))| {
+                if rows.len() > 1 {
+                    format!("{} {n}/{all} ({})", fate.as_str(), kinds.join(", "))
+                } else {
+                    format!("{} {n}/{all}", fate.as_str())
+                }
+            })
+            .collect();
+        parts.push(format!("{} {name}", words.join(", ")));
+    }
+    let canary = rows
+        .iter()
+        .any(|row| matches!(row.kind, ClientKind::Canary(_)));
+    if !canary && judged.iter().any(|(_, f)| f.judgement.state_not_tested) {
+        parts.push("state not tested".to_owned());
+    }
+    let collateral: u64 = judged.iter().map(|(_, f)| f.judgement.collateral).sum();
+    if collateral > 0 {
+        parts.push(format!("collateral {collateral}"));
+    }
+    parts.join("; ")
+}
+
+/// "reused", "patient", "user_variable": as short as one can tell them apart
+/// within a target.
+fn short_client_words(row: &Row) -> String {
+    match row.kind {
+        ClientKind::Bare => row.style.to_string(),
+        kind => kind.to_string(),
+    }
+}
+
 fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headline {
     let rows: Vec<&Row> = analysis
         .rows
@@ -439,16 +521,11 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
             clients: format!("{} clients", rows.iter().map(|r| r.clients).sum::<usize>()),
         };
     };
-    let several_rows = rows.len() > 1;
-    let several_faults = row.faults.len() > 1;
     let mut clients = String::new();
-    if several_faults {
-        clients.push_str(&format!("fault {}, ", fault.fault));
+    if row.faults.len() > 1 {
+        clients.push_str(&format!("fault {}: ", fault.fault));
     }
-    if several_rows {
-        clients.push_str(&format!("{}: ", client_words(row)));
-    }
-    clients.push_str(&clients_words(fault));
+    clients.push_str(&all_clients_words(&rows, fault.fault));
     let tested = fault.judgement.verdict.is_tested();
     Headline {
         target: target.to_string(),
@@ -522,6 +599,7 @@ fn main_table(analysis: &Analysis) -> Table {
             ">client-time\nlost",
         ],
     );
+    let quantile = |value| quantile(value, deadline_ns(analysis));
     for (_, row) in &analysis.rows {
         let slots = &row.slots.all;
         let latency = &row.latency.all;
@@ -660,6 +738,7 @@ fn latency_table(analysis: &Analysis) -> Table {
             ">resp.\nmax",
         ],
     );
+    let quantile = |value| quantile(value, deadline_ns(analysis));
     for (_, row) in &analysis.rows {
         let parts: [(&str, &Quantiles, &Quantiles); 3] = [
             ("healthy", &row.latency.healthy, &row.response.healthy),
