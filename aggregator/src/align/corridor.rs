@@ -492,6 +492,56 @@ fn thin(rough: &[Rough], base_ns: i64) -> Vec<Knot> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        /// What the module promises: never inside the exact intersection of all
+        /// windows and layer A, and at most a microsecond outside.
+        #[test]
+        fn interpolation_is_the_intersection_to_a_microsecond(
+            pauses in proptest::collection::vec(
+                (10_000i64..3_000_000_000, 20_000i64..400_000, 20_000i64..400_000), 20..250),
+            ppm in -100i64..100,
+            asked in proptest::collection::vec(0.0f64..1.0, 200),
+        ) {
+            let mut at = 0i64;
+            let theta = |at: i64| at * ppm / 1_000_000 + 7_000_000;
+            let bounds: Vec<OffsetBounds> = pauses
+                .iter()
+                .map(|(pause, there, back)| {
+                    let a1 = at + pause;
+                    let a2 = a1 + there + back;
+                    at = a2;
+                    OffsetBounds {
+                        upper: Limit { at_ns: a1, theta_ns: theta(a1) + there },
+                        lower: Limit { at_ns: a2, theta_ns: theta(a2) - back },
+                    }
+                })
+                .collect();
+            let assumed = Assumptions::default();
+            let built = Corridor::build(&bounds, &assumed).expect("fits").expect("exchanges");
+            let wide = ThetaBound::new(&bounds, assumed.rho_ppm).expect("exchanges");
+            let upper: Vec<Limit> = bounds.iter().map(|b| b.upper).collect();
+            let lower: Vec<Limit> = bounds.iter().map(|b| b.lower).collect();
+            let (from, to) = (upper[0].at_ns, lower[lower.len() - 1].at_ns);
+            let (layers, _) = layers(&upper, &lower, (from, to), &assumed).expect("fits");
+            for share in asked {
+                let at = from + ((to - from) as f64 * share) as i64;
+                let found = built.corridor.at(at);
+                let knot = wide.at(at);
+                let (mut lo, mut hi) = (knot.lo_ns as f64, knot.hi_ns as f64);
+                for tube in layers.iter().flat_map(|l| l.covering(from, (at, at), to)) {
+                    let (low, high) = tube.at(at, 0);
+                    lo = lo.max(low);
+                    hi = hi.min(high);
+                }
+                let (out_lo, out_hi) = (lo - found.lo_ns as f64, found.hi_ns as f64 - hi);
+                prop_assert!((0.0..=1_000.0).contains(&out_lo), "{at}: {out_lo}");
+                prop_assert!((0.0..=1_000.0).contains(&out_hi), "{at}: {out_hi}");
+            }
+        }
+    }
 
     #[test]
     fn interpolation_rounds_outward() {

@@ -18,6 +18,7 @@ use crate::align::map::ClockMap;
 use crate::align::wall::{WallClock, WallError};
 use crate::store::manifest::{Manifest, RunState, Schedule};
 use crate::store::reader::RunFolder;
+use crate::utc::rfc3339;
 
 /// Something to be said against a number, beside the number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,6 +129,24 @@ pub struct Analysis {
 }
 
 impl Analysis {
+    /// Several agents, or one that does not share the aggregator's clock.
+    pub fn has_several_clocks(&self) -> bool {
+        self.timelines.len() > 1
+            || self
+                .timelines
+                .iter()
+                .any(|t| t.clock != self.manifest.clock)
+    }
+
+    /// When a fault was asked for, in UTC by the aggregator's wall clock: a label.
+    pub fn asked_utc(&self, fault: &Fault) -> Option<String> {
+        let asked = self
+            .clocks
+            .on_timeline(fault.asked.earliest_ns, &fault.clock)?;
+        let (least, most) = self.wall.utc_ns(asked.earliest_ns)?;
+        Some(rfc3339(least.midpoint(most)))
+    }
+
     /// Data is missing, or nothing was tested by any judged fault.
     pub fn is_lossy_or_untested(&self) -> bool {
         if self.conservation.lost.1 > 0 {

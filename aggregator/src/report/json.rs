@@ -34,7 +34,7 @@
 //!                first_from_survivor, all_back, last_from_subject,
 //!                last_new_connection_to_subject}, each {earliest, latest} or null
 //!   errors[]     outcome, cause, code, count, first_s, last_s
-//! faults[]       id, step, subject, identity, scope, judged, detail
+//! faults[]       id, step, subject, identity, scope, judged, detail, asked_utc
 //! conservation   due, sampled, stored, lost_min, lost_max, in_spools, waited,
 //!                overslept, absent, balanced
 //! across         where several agents probed: zero_ns (aggregator's clock),
@@ -84,7 +84,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
         .map(|(timeline, row)| target(analysis, &analysis.timelines[*timeline], row))
         .collect();
     let c = &analysis.conservation;
-    let is_shared = analysis.timelines.len() > 1;
+    let is_shared = analysis.has_several_clocks();
     json!({
         "schema_version": SCHEMA_VERSION,
         "run_id": manifest.run_id.to_string(),
@@ -107,6 +107,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
             "scope": fault.scope.as_str(),
             "judged": analysis.judged.contains(&fault.id),
             "detail": fault.detail,
+            "asked_utc": analysis.asked_utc(fault),
         })).collect::<Vec<_>>(),
         "conservation": {
             "due": c.due,

@@ -255,7 +255,7 @@ pub fn agent_clocks(analysis: &Analysis) -> Vec<clock::AgentClock<'_>> {
 
 /// Only where several clocks have to be related.
 fn clock_table(analysis: &Analysis) -> Table {
-    if analysis.timelines.len() > 1 {
+    if analysis.has_several_clocks() {
         clock::epoch_table(&analysis.clocks, &agent_clocks(analysis))
     } else {
         Table::default()
@@ -264,7 +264,7 @@ fn clock_table(analysis: &Analysis) -> Table {
 
 fn method(analysis: &Analysis, deadline: &str) -> Vec<String> {
     let mut method = method_of_agents(deadline);
-    if analysis.timelines.len() > 1 {
+    if analysis.has_several_clocks() {
         method.push(
             "one timeline: the aggregator's clock. clocks ±: by how much the moments of different \
              agents can be off against each other; it is in the lengths already. Who was first is \
