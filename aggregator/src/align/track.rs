@@ -154,10 +154,17 @@ impl Track {
 
     /// The agent's readings at which the aggregator's clock can have shown
     /// `server_ns`: c + lo(c) <= server_ns <= c + hi(c). None if that may be in
-    /// a stretch of which nothing is known.
+    /// a stretch of which nothing is known (supposing that the aggregator's clock
+    /// showed nothing there but what lies between its ends).
     pub fn agent_span(&self, server_ns: i64) -> Option<(i64, i64)> {
         let mut span: Option<(i64, i64)> = None;
         for (from_ns, to_ns) in self.pieces() {
+            if self.at(from_ns).origin == Origin::Nothing {
+                if self.may_be_unknown(server_ns, from_ns, to_ns) {
+                    return None;
+                }
+                continue;
+            }
             // The true c + theta(c) grows inside a piece, so c + hi(c) is too
             // small only before it, and c + lo(c) too large only after.
             let high = |c: i64| self.at(c).knot.hi_ns;
@@ -169,13 +176,25 @@ impl Track {
             if first < beyond {
                 let last = i64::try_from(beyond - 1).unwrap_or(i64::MAX);
                 let first = i64::try_from(first).unwrap_or(i64::MAX);
-                if matches!(self.at(first).origin, Origin::Nothing) {
-                    return None;
-                }
                 span = Some(span.map_or((first, last), |s| (s.0.min(first), s.1.max(last))));
             }
         }
         span
+    }
+
+    /// Whether the aggregator's clock can have shown `server_ns` in a stretch of
+    /// which nothing is known: between what it showed before and after.
+    fn may_be_unknown(&self, server_ns: i64, from_ns: i64, to_ns: i64) -> bool {
+        let before = from_ns.checked_sub(1).and_then(|at| self.server_span(at));
+        let after = to_ns.checked_add(1).and_then(|at| self.server_span(at));
+        let ends: Vec<i64> = [before, after]
+            .into_iter()
+            .flatten()
+            .flat_map(|(first, last)| [first, last])
+            .collect();
+        let least = ends.iter().min().filter(|_| before.is_some());
+        let most = ends.iter().max().filter(|_| after.is_some());
+        least.is_none_or(|least| *least <= server_ns) && most.is_none_or(|most| server_ns <= *most)
     }
 
     /// Ranges in which the bounds are continuous: epochs and what lies between.
