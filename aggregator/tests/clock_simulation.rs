@@ -130,6 +130,8 @@ struct Tally {
     outside: u64,
     unflagged: u64,
     between: u64,
+    /// Moments of which nothing is known.
+    unknown: u64,
     asked_back: u64,
     outside_back: u64,
     worst_ns: i64,
@@ -169,6 +171,7 @@ fn ask(world: &World, track: &Track, queries: u64, rng: &mut Rng, tally: &mut Ta
         let theta = server - reading;
         let offset = track.at(reading);
         tally.asked += 1;
+        tally.unknown += u64::from(offset.origin == Origin::Nothing);
         if tally.asked % 64 == 0 && offset.origin != Origin::Nothing {
             // The other way round: when was it by the agent's clock?
             tally.asked_back += 1;
@@ -249,6 +252,8 @@ fn the_truth_is_inside_at_every_query() {
     println!("seeds {seed} to {}: {tally:?}", number - 1);
     assert_eq!(tally.outside, 0, "from seed {seed}: {tally:?}");
     assert_eq!(tally.outside_back, 0, "from seed {seed}: {tally:?}");
+    // An answer that says nothing is not a hit.
+    assert!(tally.unknown * 1_000 <= tally.asked, "{tally:?}");
 }
 
 #[test]
