@@ -240,11 +240,11 @@ fn observed(seen: &[Seen]) -> Outage {
     }
 }
 
-fn longest(analysis: &Analysis, agent: &str) -> Window {
+fn longest(analysis: &Analysis, agent: &str, style: Style) -> Window {
     let (_, row) = analysis
         .rows
         .iter()
-        .find(|(_, row)| row.style == Style::New && row.agent.as_str() == agent)
+        .find(|(_, row)| row.style == style && row.agent.as_str() == agent)
         .expect("a row");
     *row.windows
         .iter()
@@ -463,7 +463,22 @@ fn check(analysis: &Analysis, observer: Outage, killed: (i64, i64)) {
             errors[10_000] as f64 / 1e3,
         );
         assert!(widths[5_000] < 2 * MS, "{id}: bound {} ns", widths[5_000]);
-        let window = longest(analysis, &id);
+        // The held connection was cut by the kill: a sharp sight of its moment.
+        let held = longest(analysis, &id, Style::Reused);
+        let cut = aligned(analysis, &timeline.clock, &held);
+        println!(
+            "{id}: killed between {:.3} and {:.3} ms after the held client's last good probe \
+             began; its first bad one ended after {:.3} ms",
+            (killed.0 - cut.outer.0) as f64 / 1e6,
+            (killed.1 - cut.outer.0) as f64 / 1e6,
+            (cut.inner.0 - cut.outer.0) as f64 / 1e6,
+        );
+        assert!(
+            cut.outer.0 <= killed.1 && killed.0 <= cut.inner.0,
+            "{id}: {cut:?}, killed {killed:?}"
+        );
+        assert!(cut.inner.0 - cut.outer.0 < S, "{id}: {cut:?}");
+        let window = longest(analysis, &id, Style::New);
         raw.push(window.from_ns.expect("closed"));
         on_timeline.push((id, aligned(analysis, &timeline.clock, &window)));
     }
