@@ -132,6 +132,14 @@ fn missing() -> Option<&'static str> {
         .then_some("haproxy")
 }
 
+#[expect(
+    clippy::print_stdout,
+    reason = "a test says what it saw, or that it was skipped"
+)]
+fn say(text: &str) {
+    println!("{text}");
+}
+
 #[test]
 fn both_agree_on_a_stopped_server() {
     observe(Action::Stop);
@@ -144,7 +152,7 @@ fn both_agree_on_a_killed_server() {
 
 fn observe(action: Action) {
     if let Some(program) = missing() {
-        println!("skipped: {program} is not installed");
+        say(&format!("skipped: {program} is not installed"));
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -228,13 +236,13 @@ fn observe(action: Action) {
             .collect();
         for window in longest {
             let upper = window.upper_ns.expect("closed on both sides");
-            println!(
+            say(&format!(
                 "{action:?} {style}: gapscope {}..{} ms, observer {}..{} ms",
                 window.lower_ns / MS,
                 upper / MS,
                 least / MS,
                 most / MS
-            );
+            ));
             assert!(
                 window.lower_ns <= most && least <= upper,
                 "{action:?} {style}: gapscope says {}..{upper} ns, the observer {least}..{most} ns",
