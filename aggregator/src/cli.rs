@@ -30,6 +30,8 @@ pub enum Command {
     Agents(commands::agents::Args),
     /// Say what the clients saw in a run.
     Report(commands::report::Args),
+    /// Say how the agents' clocks stand to the aggregator's, and how surely.
+    Clock(commands::clock::Args),
     /// Take in data that other programs measured.
     Import(commands::import::Args),
 }

@@ -15,7 +15,9 @@ use gapscope_aggregator::store::{RunFolder, RunStore};
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span, Subject};
 use gapscope_proto::frame::StreamKind;
-use gapscope_proto::host::{Exchange, HostFacts, HostRecord, Lag, ProbingEnded, ProbingStarted};
+use gapscope_proto::host::{
+    Anchor, Exchange, HostFacts, HostRecord, Lag, ProbingEnded, ProbingStarted,
+};
 use gapscope_proto::ids::{AgentId, Incarnation, RunId};
 use gapscope_proto::plan::{ClientGroup, ClientKind, RunPlan, Timeouts};
 use gapscope_proto::sample::{Canary, Cause, Outcome, Phase, Sample, Style};
@@ -24,6 +26,8 @@ use serde_json::Value;
 
 const MS: i64 = 1_000_000;
 const S: i64 = 1_000 * MS;
+/// What the aggregator's wall clock shows at zero of its RAW clock.
+const WALL: i64 = 1_767_225_600 * S;
 
 fn key(name: &str) -> ClockKey {
     ClockKey {
@@ -133,6 +137,52 @@ impl Lab {
             sampled: 0,
             due: 0,
         }
+    }
+
+    /// From here on another agent probes the same targets, by another clock.
+    fn next_agent(&mut self, name: &str, clock: ClockKey, origin: i64) {
+        let targets = self.store.manifest().agents[0].targets.clone();
+        self.agent = name.parse().expect("a name");
+        self.incarnation = Incarnation::generate();
+        self.clock = clock;
+        self.origin = origin;
+        (self.waited, self.sampled, self.due) = (0, 0, 0);
+        let agent_id = self.agent.clone();
+        self.store.edit_manifest(|m| {
+            m.agents.push(AgentEntry {
+                agent_id,
+                program_version: "test".into(),
+                host: HostFacts::default(),
+                targets,
+                incarnations: vec![],
+            });
+        });
+    }
+
+    /// Exchanges over a path of 1 ms each way, and anchors whose wall clock is off.
+    fn exchange(&mut self, ahead: i64, wall_off: i64) {
+        let (origin, lasts) = (self.origin, self.lasts);
+        let at = move |k: i64| origin + k * 100 * MS;
+        let records = (0..lasts / (100 * MS)).flat_map(move |k| {
+            let a1 = at(k);
+            let exchange = Exchange {
+                a1_ns: a1,
+                s1_ns: a1 + ahead + MS,
+                s2_ns: a1 + ahead + MS + 10_000,
+                a2_ns: a1 + 2 * MS + 20_000,
+                server: key("host"),
+            };
+            let anchor = Anchor {
+                raw_before_ns: a1,
+                raw_after_ns: a1 + 300,
+                monotonic_ns: a1,
+                boottime_ns: a1,
+                realtime_ns: WALL + a1 + ahead + wall_off,
+                timer_late_ns: 0,
+            };
+            [HostRecord::Exchange(exchange), HostRecord::Anchor(anchor)]
+        });
+        self.host(records.collect::<Vec<_>>());
     }
 
     fn begin(&mut self) {
@@ -859,4 +909,248 @@ fn the_report_looks_like_this() {
         insta::assert_snapshot!("text_120", as_text(&reported.analysis, Some(120)));
         insta::assert_snapshot!("markdown", reported.markdown);
     });
+}
+
+/// Two agents, the second's clock 77 s behind; it sees the outage `later`.
+fn seen_by_two(later: i64, wall_off: i64, hurts_second: bool) -> Lab {
+    let groups = vec![group(
+        "proxy",
+        Style::Reused,
+        ClientKind::Bare,
+        0,
+        2,
+        10 * MS,
+    )];
+    let mut lab = Lab::new(groups, 4 * S);
+    let anchor = |raw: i64| Anchor {
+        raw_before_ns: raw,
+        raw_after_ns: raw + 200,
+        monotonic_ns: raw,
+        boottime_ns: raw,
+        realtime_ns: WALL + raw,
+        timer_late_ns: 0,
+    };
+    lab.store
+        .edit_manifest(|m| m.anchors = vec![anchor(1_000 * S), anchor(1_004 * S)]);
+    let outage = |blank: &Sample, due: i64, from: i64| match due {
+        d if (from..from + 500 * MS).contains(&d) => refused(blank),
+        d if d >= from + 500 * MS => from_b(blank, 2),
+        _ => blank.clone(),
+    };
+    lab.begin();
+    lab.probe(|blank, due| outage(blank, due, 2_000 * MS));
+    lab.end();
+    lab.next_agent("agent-2", key("other host"), 923 * S);
+    lab.begin();
+    lab.exchange(77 * S, wall_off);
+    lab.probe(|blank, due| {
+        if hurts_second {
+            outage(blank, due, 2_000 * MS + later)
+        } else {
+            blank.clone()
+        }
+    });
+    lab.end();
+    lab.close();
+    lab
+}
+
+fn only_outage(json: &Value) -> &Value {
+    let targets = json["across"]["targets"].as_array().expect("two agents");
+    assert_eq!(targets.len(), 1);
+    let outages = targets[0]["outages"].as_array().expect("a list");
+    assert_eq!(outages.len(), 1, "{outages:?}");
+    &outages[0]
+}
+
+#[test]
+fn two_agents_share_one_timeline_and_who_was_first_is_said() {
+    let lab = seen_by_two(200 * MS, 0, true);
+    let (reported, json) = lab.report();
+    let outage = only_outage(&json);
+    assert_eq!(outage["first"], "agent");
+    assert_eq!(outage["first_agents"][0], "agent-1");
+    let lead = &outage["first_lead_s"];
+    let (lower, upper) = (
+        lead["lower"].as_f64().expect("known"),
+        lead["upper"].as_f64().expect("known"),
+    );
+    assert!(
+        lower <= 0.2 && 0.2 <= upper && upper - lower < 0.005,
+        "{lead}"
+    );
+    // From 2.0 to 2.7 s somebody, from 2.2 to 2.5 s everybody.
+    let of = |key: &str| outage[key].as_f64().expect("known");
+    assert!(
+        of("any_lower_s") <= 0.7 && 0.7 <= of("any_upper_s"),
+        "{outage}"
+    );
+    assert!(
+        of("all_lower_s") <= 0.3 && 0.3 <= of("all_upper_s"),
+        "{outage}"
+    );
+    assert!(of("all_upper_s") - of("all_lower_s") < 0.05, "{outage}");
+    assert_eq!(outage["partial"], false);
+    assert!((of("clock_bound_s") - 0.001).abs() < 0.000_2, "{outage}");
+    assert_eq!(outage["from_utc"], "2026-01-01T00:16:41.989Z");
+    let clocks = json["clocks"]["agents"].as_array().expect("two clocks");
+    assert_eq!(clocks[0]["relation"], "same");
+    assert_eq!(clocks[1]["relation"], "bounded");
+    assert_eq!(clocks[1]["epochs"][0]["ended"], "data_end");
+    assert!(!caveats(&json).contains(&"wall_clock"));
+    let text = as_text(&reported.analysis, Some(200));
+    assert!(text.contains("One timeline"), "{text}");
+    assert!(text.contains("agent-1, by 0.19"), "{text}");
+}
+
+#[test]
+fn what_the_bounds_do_not_order_is_not_distinguishable() {
+    let lab = seen_by_two(0, 0, true);
+    let (reported, json) = lab.report();
+    let outage = only_outage(&json);
+    assert_eq!(outage["first"], "not_distinguishable");
+    assert_eq!(outage["first_agents"].as_array().map(Vec::len), Some(2));
+    let text = as_text(&reported.analysis, Some(200));
+    assert!(
+        text.contains("not distinguishable: agent-1, agent-2"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_outage_from_one_side_only_is_told_from_a_whole_one() {
+    let (reported, json) = seen_by_two(0, 0, false).report();
+    let outage = only_outage(&json);
+    assert_eq!(outage["partial"], true);
+    assert_eq!(outage["first"], "alone");
+    assert_eq!(outage["all_upper_s"], 0.0);
+    assert_eq!(outage["agents"][1]["saw"], "served");
+    let text = as_text(&reported.analysis, Some(200));
+    assert!(
+        text.contains("hurt: agent-1; served throughout: agent-2"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_wall_clock_set_back_a_year_changes_no_number_and_is_named() {
+    let year = 365 * 86_400 * S;
+    let (good, bad) = (
+        seen_by_two(200 * MS, 0, true),
+        seen_by_two(200 * MS, -year, true),
+    );
+    let (_, good) = good.report();
+    let (_, bad) = bad.report();
+    assert_eq!(only_outage(&good), only_outage(&bad));
+    assert_eq!(
+        row(&good, "reused", "bare")["windows"],
+        row(&bad, "reused", "bare")["windows"]
+    );
+    let named: Vec<&str> = bad["caveats"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter(|c| c["code"] == "wall_clock")
+        .filter_map(|c| c["text"].as_str())
+        .collect();
+    assert_eq!(named.len(), 1);
+    assert!(
+        named[0].contains("agent-2") && named[0].contains("behind"),
+        "{named:?}"
+    );
+}
+
+#[test]
+fn the_clock_map_holds_the_offset_between_knots() {
+    use polars::prelude::*;
+    let lab = seen_by_two(0, 0, true);
+    lab.report();
+    let id = lab
+        .data
+        .path()
+        .read_dir()
+        .expect("a folder")
+        .flatten()
+        .next()
+        .expect("a run");
+    let path = id.path().join("clock_map.parquet");
+    let file = std::fs::File::open(path).expect("clock_map");
+    let map = ParquetReader::new(file).finish().expect("a table");
+    let methods = map
+        .column("method")
+        .expect("a column")
+        .str()
+        .expect("text")
+        .clone();
+    let at = map
+        .column("at_ns")
+        .expect("a column")
+        .i64()
+        .expect("ns")
+        .clone();
+    let lo = map
+        .column("offset_lo_ns")
+        .expect("a column")
+        .i64()
+        .expect("ns")
+        .clone();
+    let hi = map
+        .column("offset_hi_ns")
+        .expect("a column")
+        .i64()
+        .expect("ns")
+        .clone();
+    let mut knots = 0;
+    for i in 0..map.height() {
+        match methods.get(i) {
+            Some("same") => {
+                assert_eq!((at.get(i), lo.get(i), hi.get(i)), (None, Some(0), Some(0)));
+            }
+            Some("tube") => {
+                knots += 1;
+                let (lo, hi) = (lo.get(i).expect("known"), hi.get(i).expect("known"));
+                assert!(
+                    lo <= 77 * S && 77 * S <= hi && hi - lo < 3 * MS,
+                    "{lo} {hi}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(knots >= 2);
+}
+
+#[test]
+fn an_end_before_its_begin_is_no_data_and_no_negative_latency() {
+    let groups = vec![group(
+        "proxy",
+        Style::Reused,
+        ClientKind::Bare,
+        0,
+        1,
+        10 * MS,
+    )];
+    let mut lab = Lab::new(groups, S);
+    lab.begin();
+    lab.probe(|blank, due| {
+        let mut sample = blank.clone();
+        if due == 500 * MS {
+            sample.finished = Timestamp::from_ns(sample.started.ns() - 5 * S);
+        }
+        if due == 600 * MS {
+            sample.finished = Timestamp::from_ns(i64::MIN / 2);
+        }
+        sample
+    });
+    lab.end();
+    lab.close();
+    let (_, json) = lab.report();
+    let row = row(&json, "reused", "bare");
+    assert_eq!(row["agent_errors"], 2);
+    for latencies in ["latency_ms", "response_ms"] {
+        for quantile in ["avg", "p50", "p99", "max"] {
+            let ms = row[latencies][quantile].as_f64().expect("known");
+            assert!((0.0..5_000.0).contains(&ms), "{latencies} {quantile}: {ms}");
+        }
+    }
 }

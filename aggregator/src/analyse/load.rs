@@ -7,12 +7,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use gapscope_proto::clock::ClockKey;
-use gapscope_proto::host::{Exchange, ProbingStarted};
+use gapscope_proto::host::{Anchor, Exchange, ProbingStarted};
 use gapscope_proto::ids::{AgentId, Incarnation, TargetName};
 use gapscope_proto::sample::{Outcome, Phase, Style};
 use polars::prelude::*;
 
 use super::series::{ClientKey, ClientSeries, Life, Probe};
+use crate::align::map::Records;
 use crate::store::manifest::{AgentEntry, Manifest, RunState, Schedule};
 use crate::store::reader::RunFolder;
 use crate::store::schema::{self, host, samples};
@@ -257,31 +258,23 @@ pub fn pauses(folder: &RunFolder, deadline_ns: i64) -> Result<Pauses, LoadError>
     Ok(found)
 }
 
-/// The clock exchanges of each agent clock.
+/// The clock exchanges and anchors of each agent clock.
 ///
 /// # Errors
-/// When the table cannot be read.
-pub fn exchanges(
+/// When the tables cannot be read.
+pub fn clock_records(
     folder: &RunFolder,
     clocks: &BTreeMap<(String, String), ClockKey>,
-) -> Result<BTreeMap<ClockKey, Vec<Exchange>>, LoadError> {
+) -> Result<BTreeMap<ClockKey, Records>, LoadError> {
+    let mut found: BTreeMap<ClockKey, Records> = BTreeMap::new();
     let table = folder.clock_exchanges()?.collect()?;
-    let agents = words(&table, samples::AGENT_ID, str::to_owned)?;
-    let incarnations = words(&table, samples::INCARNATION, str::to_owned)?;
+    let owners = owners(&table, clocks)?;
     let boot_ids = words(&table, host::SERVER_BOOT_ID, str::to_owned)?;
     let namespaces = table.column(host::SERVER_TIME_NAMESPACE)?.u64()?;
-    let column =
-        |name: &str| -> Result<Int64Chunked, LoadError> { Ok(table.column(name)?.i64()?.clone()) };
-    let (a1, s1) = (column(host::A1_NS)?, column(host::S1_NS)?);
-    let (s2, a2) = (column(host::S2_NS)?, column(host::A2_NS)?);
-    let mut found: BTreeMap<ClockKey, Vec<Exchange>> = BTreeMap::new();
-    for i in 0..table.height() {
-        let (Some(agent), Some(incarnation)) = (agents[i].clone(), incarnations[i].clone()) else {
-            continue;
-        };
-        let Some(clock) = clocks.get(&(agent, incarnation)) else {
-            continue;
-        };
+    let (a1, s1) = (numbers(&table, host::A1_NS)?, numbers(&table, host::S1_NS)?);
+    let (s2, a2) = (numbers(&table, host::S2_NS)?, numbers(&table, host::A2_NS)?);
+    for (i, clock) in owners.into_iter().enumerate() {
+        let Some(clock) = clock else { continue };
         if let (Some(a1_ns), Some(s1_ns), Some(s2_ns), Some(a2_ns), Some(boot_id), Some(ns)) = (
             a1.get(i),
             s1.get(i),
@@ -290,7 +283,8 @@ pub fn exchanges(
             boot_ids[i].clone(),
             namespaces.get(i),
         ) {
-            found.entry(clock.clone()).or_default().push(Exchange {
+            let records = found.entry(clock.clone()).or_default();
+            records.exchanges.push(Exchange {
                 a1_ns,
                 s1_ns,
                 s2_ns,
@@ -302,7 +296,67 @@ pub fn exchanges(
             });
         }
     }
+    let table = folder.clock_anchors()?.collect()?;
+    let owners = self::owners(&table, clocks)?;
+    let before = numbers(&table, host::RAW_BEFORE_NS)?;
+    let after = numbers(&table, host::RAW_AFTER_NS)?;
+    let monotonic = numbers(&table, host::MONOTONIC_NS)?;
+    let boottime = numbers(&table, host::BOOTTIME_NS)?;
+    let realtime = numbers(&table, host::REALTIME_NS)?;
+    let late = table.column(host::TIMER_LATE_NS)?.u64()?;
+    for (i, clock) in owners.into_iter().enumerate() {
+        let Some(clock) = clock else { continue };
+        if let (
+            Some(raw_before_ns),
+            Some(raw_after_ns),
+            Some(monotonic_ns),
+            Some(boottime_ns),
+            Some(realtime_ns),
+            Some(timer_late_ns),
+        ) = (
+            before.get(i),
+            after.get(i),
+            monotonic.get(i),
+            boottime.get(i),
+            realtime.get(i),
+            late.get(i),
+        ) {
+            found
+                .entry(clock.clone())
+                .or_default()
+                .anchors
+                .push(Anchor {
+                    raw_before_ns,
+                    raw_after_ns,
+                    monotonic_ns,
+                    boottime_ns,
+                    realtime_ns,
+                    timer_late_ns,
+                });
+        }
+    }
     Ok(found)
+}
+
+fn numbers(table: &DataFrame, name: &str) -> Result<Int64Chunked, LoadError> {
+    Ok(table.column(name)?.i64()?.rechunk().into_owned())
+}
+
+/// Which clock each row of a host table was read from.
+fn owners<'a>(
+    table: &DataFrame,
+    clocks: &'a BTreeMap<(String, String), ClockKey>,
+) -> Result<Vec<Option<&'a ClockKey>>, LoadError> {
+    let agents = words(table, samples::AGENT_ID, str::to_owned)?;
+    let incarnations = words(table, samples::INCARNATION, str::to_owned)?;
+    Ok(agents
+        .into_iter()
+        .zip(incarnations)
+        .map(|names| match names {
+            (Some(agent), Some(incarnation)) => clocks.get(&(agent, incarnation)),
+            _ => None,
+        })
+        .collect())
 }
 
 /// The histories of one agent's clients of one target and style, in order of
@@ -426,6 +480,13 @@ fn probes(
         let Some(life) = lives[i].flatten() else {
             continue;
         };
+        let mut outcome = outcomes[i].unwrap_or(Outcome::ProtocolError);
+        // A clock that went back measures nothing: no data, never an answer in
+        // less than no time.
+        let end = finished.max(started).max(scheduled);
+        if end != finished {
+            outcome = Outcome::AgentError;
+        }
         found.push((
             client,
             Probe {
@@ -433,9 +494,9 @@ fn probes(
                 slot,
                 scheduled,
                 started,
-                finished,
+                finished: end,
                 phase: phases[i].unwrap_or(Phase::Query),
-                outcome: outcomes[i].unwrap_or(Outcome::ProtocolError),
+                outcome,
                 cause: causes[i].flatten(),
                 error_code,
                 connection,

@@ -100,31 +100,55 @@ impl<'a> Overlaps<'a> {
     }
 }
 
-fn flagged(clients: &[Vec<Stretch>]) -> Vec<Interval> {
-    let flagged = clients.iter().flatten().filter(|s| s.no_data);
-    union(flagged.map(|s| s.outer).collect())
+/// What one client saw of an outage.
+pub trait Seen {
+    /// Out at both ends, if they are in this order.
+    fn inner(&self) -> (i64, i64);
+    /// Served at both ends; the numbers' limits where open.
+    fn outer(&self) -> (i64, i64);
+    /// Part of it was not watched.
+    fn has_no_data(&self) -> bool;
+}
+
+impl Seen for Stretch {
+    fn inner(&self) -> Interval {
+        self.inner
+    }
+
+    fn outer(&self) -> Interval {
+        self.outer
+    }
+
+    fn has_no_data(&self) -> bool {
+        self.no_data
+    }
+}
+
+fn flagged<T: Seen>(clients: &[Vec<T>]) -> Vec<Interval> {
+    let flagged = clients.iter().flatten().filter(|s| s.has_no_data());
+    union(flagged.map(Seen::outer).collect())
 }
 
 /// Outages that hurt at least one of these clients.
-pub fn any(clients: &[Vec<Stretch>]) -> Vec<Merged> {
-    let outer = union(clients.iter().flatten().map(|s| s.outer).collect());
-    let inner = union(clients.iter().flatten().map(|s| s.inner).collect());
+pub fn any<T: Seen>(clients: &[Vec<T>]) -> Vec<Merged> {
+    let outer = union(clients.iter().flatten().map(Seen::outer).collect());
+    let inner = union(clients.iter().flatten().map(Seen::inner).collect());
     pieces(&outer, &inner, &flagged(clients))
 }
 
 /// Outages that hurt all of these clients at once.
-pub fn all(clients: &[Vec<Stretch>]) -> Vec<Merged> {
+pub fn all<T: Seen>(clients: &[Vec<T>]) -> Vec<Merged> {
     let everything = || vec![(i64::MIN, i64::MAX)];
     if clients.is_empty() {
         return Vec::new();
     }
-    let meet = |pick: fn(&Stretch) -> Interval| {
+    let meet = |pick: fn(&T) -> Interval| {
         clients.iter().fold(everything(), |so_far, client| {
             intersection(&so_far, &union(client.iter().map(pick).collect()))
         })
     };
-    let outer = meet(|s| s.outer);
-    let inner = meet(|s| s.inner);
+    let outer = meet(T::outer);
+    let inner = meet(T::inner);
     pieces(&outer, &inner, &flagged(clients))
 }
 
@@ -198,8 +222,8 @@ mod tests {
         let clients = vec![vec![stretch((0, 100), (20, 80))], vec![]];
         check(&any(&clients), &[(60, Some(100))]);
         check(&all(&clients), &[]);
-        check(&any(&[]), &[]);
-        check(&all(&[]), &[]);
+        check(&any::<Stretch>(&[]), &[]);
+        check(&all::<Stretch>(&[]), &[]);
     }
 
     #[test]

@@ -5,8 +5,10 @@
 //! [`merge`] what several clients prove together, [`fault`] what one client went
 //! through in a fault, [`fate`] and [`verdict`] what that is called, [`latency`]
 //! and [`changes`] the rest; [`row`] puts it together for one target, style and
-//! kind, [`run`] for a run.
+//! kind, [`across`] for several agents on one timeline ([`timeline`]), [`run`] for
+//! a run.
 
+pub mod across;
 pub mod changes;
 pub mod fate;
 pub mod fault;
@@ -17,6 +19,7 @@ pub mod row;
 pub mod run;
 pub mod series;
 pub mod stretch;
+pub mod timeline;
 pub mod verdict;
 
 #[cfg(test)]

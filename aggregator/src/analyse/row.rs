@@ -87,6 +87,9 @@ pub struct Window {
     pub to_ns: Option<i64>,
     /// Begin of the first bad probe; of one client only.
     pub first_bad_ns: Option<i64>,
+    /// End of the first bad probe and begin of the last: out at both, if in this
+    /// order; of one client only.
+    pub inner_ns: Option<(i64, i64)>,
     /// Longest time without an answer; of one client only.
     pub gap_ns: Option<i64>,
     /// It is at least so long.
@@ -292,6 +295,7 @@ fn windows(clients: &[ClientSeries], found: &[Vec<Stretch>], context: &Context<'
                 from_ns: s.g0.map(|g| client.probes[g].started),
                 to_ns: s.g1.map(|g| client.probes[g].finished),
                 first_bad_ns: Some(b0.started),
+                inner_ns: Some(s.inner),
                 gap_ns: Some(s.gap_ns),
                 gap_is_at_least: s.gap_is_at_least,
                 lower_ns: s.lower_ns,
@@ -325,6 +329,7 @@ fn merged_window(scope: Scope, merged: &Merged) -> Window {
         from_ns: (merged.from_ns != i64::MIN).then_some(merged.from_ns),
         to_ns: (merged.to_ns != i64::MAX).then_some(merged.to_ns),
         first_bad_ns: None,
+        inner_ns: None,
         gap_ns: None,
         gap_is_at_least: false,
         lower_ns: merged.lower_ns,

@@ -7,14 +7,18 @@ use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
 use gapscope_proto::ids::{AgentId, TargetName};
 
+use super::across::{Across, across};
 use super::fate::Exposure;
 use super::fault::{LocalFault, Reach};
-use super::load::{self, AgentClock, LoadError, Names};
+use super::load::{self, LoadError, Names};
 use super::row::{Context, Row, row};
 use super::series::{ClientSeries, SlotCounts};
+use super::timeline::{Timelines, timelines};
 use crate::align::map::ClockMap;
+use crate::align::wall::{WallClock, WallError};
 use crate::store::manifest::{Manifest, RunState, Schedule};
 use crate::store::reader::RunFolder;
+use crate::utc::rfc3339;
 
 /// Something to be said against a number, beside the number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +32,8 @@ pub struct Caveat {
 }
 
 impl Caveat {
-    fn run(code: &'static str, text: impl Into<String>) -> Self {
+    /// About the whole run.
+    pub(super) fn run(code: &'static str, text: impl Into<String>) -> Self {
         Self {
             code,
             target: None,
@@ -88,6 +93,12 @@ pub struct Timeline {
     pub origin_ns: i64,
     /// Every fault that can be related to this clock.
     pub faults: Vec<FaultTimes>,
+    /// Clock exchanges with the aggregator.
+    pub exchanges: usize,
+    /// By how much the host's wall clock is off, if by more than the bounds.
+    pub wall_error: Option<WallError>,
+    /// When the agent was there, by its clock.
+    pub watched: Vec<(i64, i64)>,
 }
 
 /// A run, analysed.
@@ -107,6 +118,10 @@ pub struct Analysis {
     pub rows: Vec<(usize, Row)>,
     /// How the clocks relate.
     pub clocks: ClockMap,
+    /// The run's timeline in UTC.
+    pub wall: WallClock,
+    /// What several agents saw of one target.
+    pub across: Vec<Across>,
     /// The books.
     pub conservation: Conservation,
     /// What is to be said against all this.
@@ -114,6 +129,24 @@ pub struct Analysis {
 }
 
 impl Analysis {
+    /// Several agents, or one that does not share the aggregator's clock.
+    pub fn has_several_clocks(&self) -> bool {
+        self.timelines.len() > 1
+            || self
+                .timelines
+                .iter()
+                .any(|t| t.clock != self.manifest.clock)
+    }
+
+    /// When a fault was asked for, in UTC by the aggregator's wall clock: a label.
+    pub fn asked_utc(&self, fault: &Fault) -> Option<String> {
+        let asked = self
+            .clocks
+            .on_timeline(fault.asked.earliest_ns, &fault.clock)?;
+        let (least, most) = self.wall.utc_ns(asked.earliest_ns)?;
+        Some(rfc3339(least.midpoint(most)))
+    }
+
     /// Data is missing, or nothing was tested by any judged fault.
     pub fn is_lossy_or_untested(&self) -> bool {
         if self.conservation.lost.1 > 0 {
@@ -166,43 +199,20 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
         })
         .collect();
 
-    let signs = load::signs(folder)?;
-    let mut agent_clocks: Vec<AgentClock> = Vec::new();
-    for agent in &manifest.agents {
-        let (clocks, found) = load::agent_clocks(&manifest, agent, &signs);
-        if clocks.is_empty() {
-            caveats.push(Caveat::run(
-                "agent_never_began",
-                format!("agent {} never began to probe", agent.agent_id),
-            ));
-        }
-        agent_clocks.extend(clocks);
-        caveats.extend(found.into_iter().map(|text| Caveat::run("agent", text)));
-    }
-    let clock_of: BTreeMap<(String, String), ClockKey> = agent_clocks
-        .iter()
-        .flat_map(|clock| {
-            clock.lives.iter().map(|(incarnation, _)| {
-                (
-                    (clock.agent.to_string(), incarnation.to_string()),
-                    clock.clock.clone(),
-                )
-            })
-        })
-        .collect();
-    let clocks = ClockMap::new(manifest.clock.clone(), &load::exchanges(folder, &clock_of)?);
-    caveats.extend(
-        clocks
-            .caveats()
-            .iter()
-            .map(|text| Caveat::run("clock", text.clone())),
-    );
+    let Timelines {
+        agents,
+        clocks,
+        wall,
+        caveats: clock_caveats,
+    } = timelines(folder)?;
+    caveats.extend(clock_caveats);
     let pauses = load::pauses(folder, deadline_ns)?;
 
     let mut timelines = Vec::new();
     let mut rows = Vec::new();
     let mut books = BTreeMap::new();
-    for clock in &agent_clocks {
+    for aligned in &agents {
+        let clock = &aligned.agent;
         let times = fault_times(&faults, &clocks, &clock.clock);
         for fault in &faults {
             if !times.iter().any(|t| t.fault == fault.id) {
@@ -238,6 +248,13 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
             clock: clock.clock.clone(),
             origin_ns: clock.lives.first().map_or(0, |(_, life)| life.origin_ns),
             faults: times.clone(),
+            exchanges: aligned.exchanges,
+            wall_error: aligned.wall_error,
+            watched: clock
+                .lives
+                .iter()
+                .map(|(_, life)| (life.due_from_ns, life.alive_until_ns))
+                .collect(),
         });
         let book: &mut SlotCounts = books.entry(clock.agent.clone()).or_default();
         for (target, style) in targets_of(&manifest, &clock.agent) {
@@ -267,6 +284,7 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
         };
         (place(a), a.style, a.kind, &a.agent).cmp(&(place(b), b.style, b.kind, &b.agent))
     });
+    let across = across(&rows, &timelines, &clocks);
     let (conservation, book_caveats) = balance(&manifest, &books, folder)?;
     caveats.extend(book_caveats);
     for (_, row) in &rows {
@@ -283,6 +301,8 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
         timelines,
         rows,
         clocks,
+        wall,
+        across,
         conservation,
         caveats,
     })

@@ -5,6 +5,7 @@ use crate::exit::Exit;
 
 pub mod agents;
 pub mod client;
+pub mod clock;
 pub mod import;
 pub mod mark;
 pub mod report;
@@ -25,6 +26,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<Exit> {
         Command::Mark(args) => mark::run(args),
         Command::Runs(args) => runs::run(args),
         Command::Agents(args) => agents::run(args),
+        Command::Clock(args) => clock::run(args),
         Command::Report(args) => report::run(args),
         Command::Import(args) => import::run(args),
     }

@@ -93,12 +93,16 @@ pub fn print_folder(folder: &Path, width: Option<u16>) -> anyhow::Result<Exit> {
 
 /// The text in `width` columns, or the terminal's.
 pub fn as_text(analysis: &Analysis, width: Option<u16>) -> String {
-    let layout = Layout {
+    text::render(&model::report(analysis), layout(width))
+}
+
+/// In `width` columns, or the terminal's; in colour on a terminal.
+pub(super) fn layout(width: Option<u16>) -> Layout {
+    Layout {
         width: usize::from(width.unwrap_or_else(terminal_width)),
         colour: std::io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-    };
-    text::render(&model::report(analysis), layout)
+    }
 }
 
 fn terminal_width() -> u16 {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use polars::prelude::*;
 
-use crate::align::map::Relation;
+use super::clock_map;
 use crate::analyse::latency::Value;
 use crate::analyse::row::Scope;
 use crate::analyse::run::Analysis;
@@ -25,7 +25,7 @@ pub fn write(
 ) -> Result<(), StoreError> {
     let disk = Disk::default();
     for (name, frame) in [
-        ("clock_map", clock_map(analysis)),
+        ("clock_map", clock_map::frame(&analysis.clocks)),
         ("windows", windows(analysis)),
         ("fates", fates(analysis)),
         ("summary", summary(analysis)),
@@ -43,58 +43,22 @@ pub fn write(
     disk.write_bytes(&folder.join("report.md"), markdown.as_bytes())
 }
 
-fn column<T>(name: &str, values: Vec<T>) -> Column
+pub(super) fn column<T>(name: &str, values: Vec<T>) -> Column
 where
     Series: NamedFrom<Vec<T>, [T]>,
 {
     Series::new(name.into(), values).into_column()
 }
 
-fn texts(name: &str, values: Vec<String>) -> Column {
+pub(super) fn texts(name: &str, values: Vec<String>) -> Column {
     Series::new(name.into(), values).into_column()
 }
 
-fn maybe<T>(name: &str, values: Vec<Option<T>>) -> Column
+pub(super) fn maybe<T>(name: &str, values: Vec<Option<T>>) -> Column
 where
     Series: NamedFrom<Vec<Option<T>>, [Option<T>]>,
 {
     Series::new(name.into(), values).into_column()
-}
-
-/// The offset (aggregator's minus agent's clock) as an interval at each knot;
-/// 0 for the same clock.
-fn clock_map(analysis: &Analysis) -> PolarsResult<DataFrame> {
-    let (mut boot, mut namespace, mut same) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut at, mut lo, mut hi) = (Vec::new(), Vec::new(), Vec::new());
-    for (clock, relation) in analysis.clocks.relations() {
-        let mut push = |knot: Option<(i64, i64, i64)>, is_same: bool| {
-            boot.push(clock.boot_id.clone());
-            namespace.push(clock.time_namespace);
-            same.push(is_same);
-            at.push(knot.map(|k| k.0));
-            lo.push(knot.map_or(0, |k| k.1));
-            hi.push(knot.map_or(0, |k| k.2));
-        };
-        match relation {
-            Relation::Same => push(None, true),
-            Relation::Bounded(bound) => {
-                for knot in bound.knots() {
-                    push(Some((knot.at_ns, knot.lo_ns, knot.hi_ns)), false);
-                }
-            }
-        }
-    }
-    DataFrame::new(
-        boot.len(),
-        vec![
-            texts("clock_boot_id", boot),
-            column("clock_time_namespace", namespace),
-            column("is_aggregators_clock", same),
-            maybe("at_ns", at),
-            column("offset_lo_ns", lo),
-            column("offset_hi_ns", hi),
-        ],
-    )
 }
 
 /// Columns that name a row.

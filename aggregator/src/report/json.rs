@@ -34,9 +34,16 @@
 //!                first_from_survivor, all_back, last_from_subject,
 //!                last_new_connection_to_subject}, each {earliest, latest} or null
 //!   errors[]     outcome, cause, code, count, first_s, last_s
-//! faults[]       id, step, subject, identity, scope, judged, detail
+//! faults[]       id, step, subject, identity, scope, judged, detail, asked_utc
 //! conservation   due, sampled, stored, lost_min, lost_max, in_spools, waited,
 //!                overslept, absent, balanced
+//! across         where several agents probed: zero_ns (aggregator's clock),
+//!                targets[] name, style, kind, interval_s, outages[] from_s, to_s,
+//!                from_utc, any_lower_s, any_upper_s, all_lower_s, all_upper_s,
+//!                ongoing, no_data, partial, clock_bound_s, first ("agent",
+//!                "alone", "not_distinguishable"), first_agents[], first_lead_s,
+//!                agents[] agent, saw, clients, first_bad_s; else null
+//! clocks         likewise: as `gapscope-aggregator clock --format json`
 //! caveats[]      code, target, text
 //! quantile_method
 //! ```
@@ -45,6 +52,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json, json};
 
+use super::{across, clock, model};
 use crate::analyse::fate::Exposure;
 use crate::analyse::latency::{Quantiles, Value};
 use crate::analyse::row::{FaultRow, Row, Scope, Split, Window};
@@ -76,6 +84,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
         .map(|(timeline, row)| target(analysis, &analysis.timelines[*timeline], row))
         .collect();
     let c = &analysis.conservation;
+    let is_shared = analysis.has_several_clocks();
     json!({
         "schema_version": SCHEMA_VERSION,
         "run_id": manifest.run_id.to_string(),
@@ -98,6 +107,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
             "scope": fault.scope.as_str(),
             "judged": analysis.judged.contains(&fault.id),
             "detail": fault.detail,
+            "asked_utc": analysis.asked_utc(fault),
         })).collect::<Vec<_>>(),
         "conservation": {
             "due": c.due,
@@ -111,6 +121,8 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
             "absent": c.absent,
             "balanced": c.is_balanced,
         },
+        "across": is_shared.then(|| across::as_json(analysis)),
+        "clocks": is_shared.then(|| clock::as_json(&analysis.clocks, &model::agent_clocks(analysis))),
         "caveats": analysis.caveats.iter().map(|caveat| json!({
             "code": caveat.code,
             "target": caveat.target.as_ref().map(ToString::to_string),

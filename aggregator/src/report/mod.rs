@@ -1,7 +1,11 @@
 //! What is said of a run: one model ([`model`]), rendered as text for a
-//! terminal, Markdown, JSON and tables; [`files`] writes them into the run's
+//! terminal, Markdown, JSON and tables; [`clock`] speaks of the clocks, [`across`]
+//! of what several agents saw of one target; [`files`] writes them into the run's
 //! folder.
 
+pub mod across;
+pub mod clock;
+mod clock_map;
 pub mod figures;
 pub mod files;
 pub mod json;

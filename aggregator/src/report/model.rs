@@ -10,6 +10,7 @@ use super::figures::{
     NONE, after, bare_seconds, count, gap, interval, percent, quantile, seconds, short,
 };
 use super::table::Table;
+use super::{across, clock};
 use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::latency::Quantiles;
 use crate::analyse::row::{FaultRow, Row, Scope, longest_key};
@@ -192,11 +193,13 @@ pub fn report(analysis: &Analysis) -> Report {
             main_table(analysis),
             fault_table(analysis, &deadline),
             latency_table(analysis),
+            across::table(analysis),
+            clock_table(analysis),
         ]
         .into_iter()
         .filter(|table| !table.rows.is_empty())
         .collect(),
-        method: method(&deadline),
+        method: method(analysis, &deadline),
         sections: targets
             .iter()
             .map(|target| section(analysis, &targets, target))
@@ -235,11 +238,49 @@ fn run_caveats(analysis: &Analysis, targets: &[&TargetName]) -> Vec<String> {
     texts
 }
 
+/// The agents' clocks as they are reported.
+pub fn agent_clocks(analysis: &Analysis) -> Vec<clock::AgentClock<'_>> {
+    analysis
+        .timelines
+        .iter()
+        .map(|t| clock::AgentClock {
+            agent: &t.agent,
+            clock: &t.clock,
+            origin_ns: t.origin_ns,
+            exchanges: t.exchanges,
+            wall_error: t.wall_error,
+        })
+        .collect()
+}
+
+/// Only where several clocks have to be related.
+fn clock_table(analysis: &Analysis) -> Table {
+    if analysis.has_several_clocks() {
+        clock::epoch_table(&analysis.clocks, &agent_clocks(analysis))
+    } else {
+        Table::default()
+    }
+}
+
+fn method(analysis: &Analysis, deadline: &str) -> Vec<String> {
+    let mut method = method_of_agents(deadline);
+    if analysis.has_several_clocks() {
+        method.push(
+            "one timeline: the aggregator's clock. clocks ±: by how much the moments of different \
+             agents can be off against each other; it is in the lengths already. Who was first is \
+             said only where the bounds allow it. Times in the tables and lists of one agent are \
+             by its own clock and carry no such error."
+                .to_owned(),
+        );
+    }
+    method
+}
+
 fn deadline_ns(analysis: &Analysis) -> i64 {
     i64::try_from(analysis.manifest.plan.deadline_ns).unwrap_or(i64::MAX)
 }
 
-fn method(deadline: &str) -> Vec<String> {
+fn method_of_agents(deadline: &str) -> Vec<String> {
     vec![
         format!(
             "available: due slots answered within {deadline}, of those with data; answered: probes \

@@ -56,6 +56,29 @@ pub fn render(report: &Report, layout: Layout) -> String {
     page.out
 }
 
+/// Lays out tables alone, with what is to be said against them.
+pub fn tables(tables: &[Table], caveats: &[String], layout: Layout) -> String {
+    let mut page = Page {
+        out: String::new(),
+        width: layout.width.max(MIN_WIDTH),
+        colour: layout.colour,
+    };
+    for (number, table) in tables.iter().enumerate() {
+        if number > 0 {
+            page.blank();
+        }
+        page.table(table);
+    }
+    if !caveats.is_empty() {
+        page.blank();
+        page.heading("Caveats");
+        for caveat in caveats {
+            page.item(caveat);
+        }
+    }
+    page.out
+}
+
 struct Page {
     out: String,
     width: usize,

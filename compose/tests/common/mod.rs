@@ -55,6 +55,11 @@ pub struct Aggregator {
 
 impl Aggregator {
     pub fn start(data: &Path) -> Self {
+        Self::start_at(data, "127.0.0.1:0", &[])
+    }
+
+    /// Listens elsewhere, with further flags.
+    pub fn start_at(data: &Path, listen: &str, flags: &[&str]) -> Self {
         let address = data.join("address");
         let process = Running(
             lab()
@@ -62,9 +67,10 @@ impl Aggregator {
                     "aggregator",
                     "serve",
                     "--listen",
-                    "127.0.0.1:0",
+                    listen,
                     "--die-with-parent",
                 ])
+                .args(flags)
                 .arg("--data")
                 .arg(data)
                 .arg("--address-file")
@@ -113,10 +119,15 @@ impl Aggregator {
 
 /// An agent of the test's own.
 pub fn agent(aggregator: &Aggregator, id: &str, config: &str) -> Running {
+    agent_by(lab(), aggregator, id, config)
+}
+
+/// An agent started by `command`, which ends in the lab's program.
+pub fn agent_by(mut command: Command, aggregator: &Aggregator, id: &str, config: &str) -> Running {
     let file = aggregator.data.join(format!("{id}.toml"));
     std::fs::write(&file, config).expect("the configuration is written");
     Running(
-        lab()
+        command
             .args([
                 "agent",
                 "run",
