@@ -45,6 +45,9 @@ pub struct LocalFault {
     pub subject: Option<u32>,
     /// Whether it asks for a drain.
     pub is_drain: bool,
+    /// Whether its subject should not answer for as long as it lasts, and it
+    /// was not undone: a backend that was stopped, killed, hung or cut off.
+    pub is_lasting: bool,
 }
 
 impl LocalFault {
@@ -125,6 +128,10 @@ pub fn look(series: &ClientSeries, fault: &LocalFault, deadline_ns: i64, blind: 
     let mut answers: Vec<&Probe> = Vec::new();
     let mut last_answer = last_before;
     let mut last: Option<&Probe> = None;
+    // Longest time between two answers in which the agent saw nothing, and
+    // whether one such time holds the moment of the fault.
+    let mut unwatched = MaxGap::default();
+    let mut looked_away = false;
     for probe in within {
         let evidence = &mut seen.evidence;
         let worth = probe.worth(deadline_ns);
@@ -162,6 +169,9 @@ pub fn look(series: &ClientSeries, fault: &LocalFault, deadline_ns: i64, blind: 
                 };
                 if evidence.is_hurt() || !silent.no_data {
                     seen.gap = seen.gap.max(silent);
+                } else if silent.ns > deadline_ns {
+                    unwatched = unwatched.max(silent);
+                    looked_away |= before.finished <= fault.asked.latest_ns.saturating_add(window);
                 }
             }
             let fresh = !series.key.style.is_held() || probe.connection != connection;
@@ -204,8 +214,13 @@ pub fn look(series: &ClientSeries, fault: &LocalFault, deadline_ns: i64, blind: 
         && answers
             .last()
             .is_some_and(|p| p.backend.is_some() && p.backend == fault.subject);
-    if last.is_none() {
-        // No probe after the fault: whatever it did, nobody looked.
+    if !seen.is_hurt() && unwatched.ns > 0 {
+        seen.gap = seen.gap.max(unwatched);
+        seen.gap.no_data = true;
+    }
+    if last.is_none() || (looked_away && !seen.is_hurt()) {
+        // No probe after the fault, or none while it had its effect: whatever
+        // it did, nobody looked.
         seen.exposure = Exposure::Unmeasured;
     }
     if seen.exposure != Exposure::Unmeasured {
@@ -278,6 +293,7 @@ mod tests {
             reach: Reach::ServedBy(Some(0)),
             subject: Some(0),
             is_drain: false,
+            is_lasting: false,
         }
     }
 
@@ -315,6 +331,26 @@ mod tests {
         let s = seen(probes, stop(1_050 * MS));
         assert_eq!((s.exposure, s.fate), (exposure, fate), "{s:?}");
         s
+    }
+
+    #[test]
+    fn a_fault_that_nobody_watched_is_unmeasured() {
+        // The agent was away from 900 ms to 3 s; the answers moved meanwhile.
+        let probes: Vec<Probe> = (0..10)
+            .map(|k| by(0, 1, k))
+            .chain((30..40).map(|k| by(1, 1, k)))
+            .collect();
+        let series = series(100 * MS, 4 * S, probes);
+        let blind = Blind::new(&[], &series);
+        let s = look(&series, &stop(950 * MS), DEADLINE, &blind);
+        assert_eq!(
+            (s.exposure, s.fate),
+            (Exposure::Unmeasured, Fate::Unmeasured)
+        );
+        assert!(s.gap.no_data && s.gap.ns > 2 * S, "{s:?}");
+        // Away later, when the fault had had its effect: seen, but not all of it.
+        let s = look(&series, &stop(-5 * S), DEADLINE, &blind);
+        assert!(s.gap.no_data, "{s:?}");
     }
 
     #[test]

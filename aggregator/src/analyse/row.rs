@@ -19,7 +19,7 @@ use super::latency::{Quantiles, Values};
 use super::merge::{self, Merged};
 use super::series::{ClientSeries, Slot, SlotCounts, Worth};
 use super::stretch::{Blind, MaxGap, Stretch, stretches};
-use super::verdict::{Judged, Judgement, judge};
+use super::verdict::{Judged, Judgement, Verdict, judge};
 
 /// What the analysis of a row needs beside the clients. Times are those of the
 /// row's agent.
@@ -125,6 +125,8 @@ pub struct FaultRow {
     pub judgement: Judgement,
     /// Every client: number, exposure, fate, and what happened when.
     pub clients: Vec<(u16, Seen)>,
+    /// The subject answered to the end: the fault had no effect that was seen.
+    pub without_effect: bool,
     /// Longest time without an answer of an exposed or hurt client.
     pub gap: MaxGap,
     /// The client's own timeouts in that client's longest window.
@@ -371,15 +373,48 @@ fn fault_row(
                 || (s.exposure == Exposure::None && s.is_hurt())
         })
         .collect();
-    let worst = at_stake
+    // Of all at stake: one that is open at an end leaves the whole open.
+    let gap = at_stake
         .iter()
-        .max_by_key(|(_, s)| (s.gap.ns, s.gap.is_at_least));
-    let worst_window = worst.and_then(|(client, _)| {
-        windows
-            .iter()
-            .filter(|w| w.scope == Scope::Client(*client) && w.fault == Some(fault.id))
-            .max_by_key(|w| longest_key(w))
-    });
+        .map(|(_, s)| s.gap)
+        .reduce(MaxGap::max)
+        .unwrap_or_default();
+    let of_fault = || {
+        windows.iter().filter(|w| {
+            w.fault == Some(fault.id)
+                && at_stake
+                    .iter()
+                    .any(|(client, _)| w.scope == Scope::Client(*client))
+        })
+    };
+    let worst_window = of_fault().max_by_key(|w| longest_key(w));
+    let own_timeout_ns = of_fault()
+        .max_by_key(|w| w.gap_ns)
+        .and_then(|w| w.own_timeout_ns)
+        .unwrap_or(0);
+    let last_from_subject = seen.iter().filter_map(|(_, s)| s.last_from_subject).max();
+    let mut judgement = judge(&judged);
+    // A subject that answered to the end was not taken away from anybody.
+    let watched_until = clients
+        .iter()
+        .filter_map(|client| client.probes.last())
+        .map(|probe| probe.finished)
+        .max()
+        .unwrap_or(i64::MIN)
+        .min(fault.until_ns);
+    let window = clients
+        .iter()
+        .map(|client| exposure_window_ns(client.interval_ns))
+        .max()
+        .unwrap_or(0);
+    let without_effect = fault.is_lasting
+        && judgement.hurt == 0
+        && last_from_subject.is_some_and(|last| {
+            last > fault.asked.latest_ns && last >= watched_until.saturating_sub(window)
+        });
+    if without_effect {
+        judgement.verdict = Verdict::Unmeasured;
+    }
     let hurt: Vec<&Seen> = at_stake
         .iter()
         .map(|(_, s)| s)
@@ -388,9 +423,10 @@ fn fault_row(
     FaultRow {
         fault: fault.id,
         asked: fault.asked,
-        judgement: judge(&judged),
-        gap: worst.map(|(_, s)| s.gap).unwrap_or_default(),
-        own_timeout_ns: worst_window.and_then(|w| w.own_timeout_ns).unwrap_or(0),
+        judgement,
+        without_effect,
+        gap,
+        own_timeout_ns,
         outage: worst_window.map(|w| (w.lower_ns, w.upper_ns)),
         first_bad: hurt.iter().filter_map(|s| s.first_bad).min_by_key(|b| b.1),
         first_from_survivor: seen.iter().filter_map(|(_, s)| s.first_from_survivor).min(),
@@ -399,7 +435,7 @@ fn fault_row(
         } else {
             None
         },
-        last_from_subject: seen.iter().filter_map(|(_, s)| s.last_from_subject).max(),
+        last_from_subject,
         last_connect_to_subject: seen
             .iter()
             .filter_map(|(_, s)| s.last_connect_to_subject)

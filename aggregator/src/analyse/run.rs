@@ -61,6 +61,8 @@ pub struct Conservation {
     pub lost: (u64, u64),
     /// Samples announced by agents and not here yet.
     pub in_spools: u64,
+    /// Some start of an agent never said how it ended: its spool may hold more.
+    pub may_hold_more: bool,
     /// Passed while a client waited.
     pub waited: u64,
     /// Passed because an agent was late.
@@ -149,7 +151,7 @@ impl Analysis {
 
     /// Data is missing, or nothing was tested by any judged fault.
     pub fn is_lossy_or_untested(&self) -> bool {
-        if self.conservation.lost.1 > 0 {
+        if self.conservation.lost.1 > 0 || !self.conservation.is_balanced {
             return true;
         }
         let mut verdicts = self
@@ -291,6 +293,18 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
         row_caveats(row, deadline_ns, &mut caveats);
     }
     few_faults(&faults, &judged_ids, &mut caveats);
+    for (_, row) in &rows {
+        for fault in row.faults.iter().filter(|fault| fault.without_effect) {
+            caveats.push(Caveat::target(
+                "no_effect",
+                &row.target,
+                format!(
+                    "fault {} had no effect that was seen: its subject went on answering",
+                    fault.fault
+                ),
+            ));
+        }
+    }
     let mut seen = BTreeSet::new();
     caveats.retain(|caveat| seen.insert(caveat.clone()));
     Ok(Analysis {
@@ -393,6 +407,9 @@ fn local_faults(
                 reach,
                 subject,
                 is_drain: fault.step == "drain",
+                is_lasting: matches!(fault.scope, FaultScope::Backend | FaultScope::Mark)
+                    && fault.step != "drain"
+                    && fault.cleared.is_none(),
             })
         })
         .collect();
@@ -428,6 +445,7 @@ fn balance(
         books.absent += slots.absent;
     }
     for entry in manifest.agents.iter().flat_map(|a| &a.incarnations) {
+        books.may_hold_more |= entry.started.is_some() && entry.ended.is_none();
         books.in_spools += entry
             .samples_announced
             .saturating_sub(entry.samples_committed);
@@ -523,6 +541,12 @@ fn balance(
             } else {
                 format!("{} to {} samples are lost", books.lost.0, books.lost.1)
             },
+        ));
+    }
+    if books.may_hold_more {
+        caveats.push(Caveat::run(
+            "in_spools",
+            "an agent did not say how its probing ended: its spool may hold more samples",
         ));
     }
     if books.in_spools > 0 {

@@ -70,6 +70,15 @@ impl Probe {
         self.cause == Some(Cause::RunEnded)
     }
 
+    /// Given up because the client's own patience ended (the run's end is not
+    /// the client's).
+    pub fn is_own_timeout(&self) -> bool {
+        matches!(
+            self.cause,
+            Some(Cause::ResolveTimeout | Cause::ConnectTimeout | Cause::QueryTimeout)
+        )
+    }
+
     /// Judged against the deadline.
     pub fn worth(&self, deadline_ns: i64) -> Worth {
         match self.outcome {

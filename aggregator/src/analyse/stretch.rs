@@ -114,12 +114,13 @@ pub struct MaxGap {
 }
 
 impl MaxGap {
-    /// The longer one.
+    /// The longer one. If one of both is open at an end, so is what the longer
+    /// one says of both: the open one may go beyond it.
     pub fn max(self, other: Self) -> Self {
-        if (other.ns, other.is_at_least) > (self.ns, self.is_at_least) {
-            other
-        } else {
-            self
+        let longer = if other.ns > self.ns { other } else { self };
+        Self {
+            is_at_least: self.is_at_least || other.is_at_least,
+            ..longer
         }
     }
 }
@@ -132,6 +133,8 @@ pub fn stretches(series: &ClientSeries, deadline_ns: i64, blind: &Blind) -> (Vec
     let mut last_good: Option<usize> = None;
     let mut last_answer: Option<usize> = None;
     let mut open: Option<Stretch> = None;
+    // Longest time between two answers in which only the agent was late.
+    let mut unwatched_ns = 0;
     for (at, probe) in probes.iter().enumerate() {
         let worth = probe.worth(deadline_ns);
         if worth == Worth::NoData {
@@ -160,6 +163,8 @@ pub fn stretches(series: &ClientSeries, deadline_ns: i64, blind: &Blind) -> (Vec
                 && (last_answer.is_some() || open.is_some())
             {
                 max_gap = max_gap.max(gap);
+            } else {
+                unwatched_ns = unwatched_ns.max(gap.ns);
             }
             if worth == Worth::Late && open.is_none() {
                 let mut stretch = begin(last_good, at);
@@ -183,7 +188,7 @@ pub fn stretches(series: &ClientSeries, deadline_ns: i64, blind: &Blind) -> (Vec
                     Worth::Late => stretch.late += 1,
                     _ => stretch.bad += 1,
                 }
-                if probe.outcome == Outcome::TimedOut {
+                if probe.is_own_timeout() {
                     stretch.own_timeout_ns = stretch.own_timeout_ns.saturating_add(probe.took_ns());
                 }
             }
@@ -203,6 +208,10 @@ pub fn stretches(series: &ClientSeries, deadline_ns: i64, blind: &Blind) -> (Vec
             max_gap = max_gap.max(gap);
         }
         found.push(stretch);
+    }
+    if last_answer.is_some() && unwatched_ns > max_gap.ns {
+        // A longer one may have hidden there.
+        max_gap.no_data = true;
     }
     for stretch in &mut found {
         bound(stretch, series, deadline_ns);
@@ -237,10 +246,8 @@ fn begin(g0: Option<usize>, at: usize) -> Stretch {
 }
 
 fn lengthen(stretch: &mut Stretch, gap: MaxGap) {
-    if (gap.ns, gap.is_at_least) > (stretch.gap_ns, stretch.gap_is_at_least) {
-        stretch.gap_ns = gap.ns;
-        stretch.gap_is_at_least = gap.is_at_least;
-    }
+    stretch.gap_ns = stretch.gap_ns.max(gap.ns);
+    stretch.gap_is_at_least |= gap.is_at_least;
 }
 
 fn bound(stretch: &mut Stretch, series: &ClientSeries, deadline_ns: i64) {
@@ -450,6 +457,7 @@ mod tests {
         let (found, gap) = find(vec![good(0), good(1), good(50), good(51)]);
         assert!(found.is_empty());
         assert_eq!(gap.ns, 100 * MS);
+        assert!(gap.no_data, "but one may have hidden in it");
     }
 
     #[test]

@@ -35,8 +35,8 @@
 //!                last_new_connection_to_subject}, each {earliest, latest} or null
 //!   errors[]     outcome, cause, code, count, first_s, last_s
 //! faults[]       id, step, subject, identity, scope, judged, detail, asked_utc
-//! conservation   due, sampled, stored, lost_min, lost_max, in_spools, waited,
-//!                overslept, absent, balanced
+//! conservation   due, sampled, stored, lost_min, lost_max, in_spools,
+//!                in_spools_is_at_least, waited, overslept, absent, balanced
 //! across         where several agents probed: zero_ns (aggregator's clock),
 //!                targets[] name, style, kind, interval_s, outages[] from_s, to_s,
 //!                from_utc, any_lower_s, any_upper_s, all_lower_s, all_upper_s,
@@ -116,6 +116,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
             "lost_min": c.lost.0,
             "lost_max": c.lost.1,
             "in_spools": c.in_spools,
+            "in_spools_is_at_least": c.may_hold_more,
             "waited": c.waited,
             "overslept": c.overslept,
             "absent": c.absent,

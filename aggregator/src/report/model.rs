@@ -1019,13 +1019,14 @@ fn books(analysis: &Analysis) -> String {
     };
     format!(
         "{} due = {} sampled + {} waited + {} overslept + {} absent; sampled = {} stored + {lost} \
-         lost + {} in spools{}",
+         lost + {}{} in spools{}",
         c.due,
         c.stored + c.lost.0 + c.in_spools,
         c.waited,
         c.overslept,
         c.absent,
         c.stored,
+        if c.may_hold_more { "≥" } else { "" },
         c.in_spools,
         if c.is_balanced {
             ""

@@ -184,6 +184,7 @@ mod tests {
 
         defaults
             mode tcp
+            retries 1
             timeout connect 5s
             timeout client 30s
             timeout server 30s
@@ -204,6 +205,7 @@ mod tests {
 
         defaults
             mode tcp
+            retries 1
             timeout connect 5s
             timeout client 30s
             timeout server 30s
