@@ -496,7 +496,9 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
             .unwrap_or(0);
         let answered = rows.iter().any(|row| row.slots.all.ok > 0);
         let hurt = rows.iter().any(|row| row.client_windows().next().is_some());
+        let probed = rows.iter().any(|row| row.slots.all.probed > 0);
         let word = match (answered, hurt) {
+            (false, _) if !probed => "not probed",
             (false, _) => "no answer at all",
             (true, true) => "hurt, no fault",
             (true, false) => "no fault",

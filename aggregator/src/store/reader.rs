@@ -215,6 +215,20 @@ impl RunFolder {
         if manifest.state == RunState::Running || !hosts.live.is_empty() {
             apply_bounds(&mut manifest, &hosts)?;
         }
+        let has_host = manifest
+            .agents
+            .iter()
+            .flat_map(|agent| &agent.incarnations)
+            .any(|entry| entry.host_committed > 0);
+        if manifest.state == RunState::Closed && has_host && hosts.live.is_empty() {
+            for table in ["lag", "clock_exchanges", "clock_anchors"] {
+                if !path.join(format!("{table}.parquet")).exists() {
+                    notes.push(format!(
+                        "{table}.parquet is missing: what it says of the agents is not known"
+                    ));
+                }
+            }
+        }
         let losses = read_losses(path)?;
         for (stream, seq) in high_water(samples.used().chain(hosts.used()), &losses) {
             manifest.note_committed(&stream, seq);
