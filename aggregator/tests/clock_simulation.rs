@@ -172,7 +172,7 @@ fn ask(world: &World, track: &Track, queries: u64, rng: &mut Rng, tally: &mut Ta
         let offset = track.at(reading);
         tally.asked += 1;
         tally.unknown += u64::from(offset.origin == Origin::Nothing);
-        if tally.asked.is_multiple_of(64) && offset.origin != Origin::Nothing {
+        if tally.asked.is_multiple_of(512) && offset.origin != Origin::Nothing {
             // The other way round: when was it by the agent's clock?
             tally.asked_back += 1;
             let is_inside = track
