@@ -616,6 +616,18 @@ async fn a_full_disk_stops_acknowledgements_and_loses_nothing() {
             _ => {}
         }
     }
+    // Whoever wants the run closed is not left waiting.
+    let stop = wire::StopRunRequest {
+        run_id: plan.run_id.to_string(),
+        ..wire::StopRunRequest::default()
+    };
+    let mut control = control(server.address).await;
+    let refused = tokio::time::timeout(Duration::from_secs(60), control.stop_run(stop))
+        .await
+        .expect("it answers")
+        .expect_err("it cannot be closed");
+    assert!(refused.message().contains("is not closed"), "{refused}");
+    assert!(refused.message().contains("no storage space"), "{refused}");
     full.store(false, Ordering::SeqCst);
     peer.acked(samples, 10).await;
     holds(data.path(), plan.run_id, 10);
