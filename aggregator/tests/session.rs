@@ -616,7 +616,38 @@ async fn a_full_disk_stops_acknowledgements_and_loses_nothing() {
             _ => {}
         }
     }
-    // Whoever wants the run closed is not left waiting.
+    full.store(false, Ordering::SeqCst);
+    peer.acked(samples, 10).await;
+    holds(data.path(), plan.run_id, 10);
+    server.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_a_stop_is_answered() {
+    let data = tempfile::tempdir().expect("a folder");
+    let full = Arc::new(AtomicBool::new(false));
+    let is_full = full.clone();
+    let disk = Disk::watched(Arc::new(move |_, _| {
+        if is_full.load(Ordering::SeqCst) {
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        } else {
+            Ok(())
+        }
+    }));
+    let server = server(data.path(), disk).await;
+    let incarnation = Incarnation::generate();
+    let (mut peer, _) = Peer::connect(server.address, hello("a", incarnation)).await;
+    let plan = plan("t", 3_600_000_000_000);
+    let (samples, _) = start(server.address, &mut peer, &plan, incarnation).await;
+    full.store(true, Ordering::SeqCst);
+    peer.say_frame(&frame(samples, 1..=10)).await;
+    // The frame's commit must have failed before: later frames are not taken in.
+    while peer
+        .next()
+        .await
+        .expect("no error")
+        .is_some_and(|kind| !matches!(kind, Hear::Heartbeat(_)))
+    {}
     let stop = wire::StopRunRequest {
         run_id: plan.run_id.to_string(),
         ..wire::StopRunRequest::default()
@@ -629,6 +660,8 @@ async fn a_full_disk_stops_acknowledgements_and_loses_nothing() {
     assert!(refused.message().contains("is not closed"), "{refused}");
     assert!(refused.message().contains("no storage space"), "{refused}");
     full.store(false, Ordering::SeqCst);
+    let (mut peer, _) = Peer::connect(server.address, hello("a", incarnation)).await;
+    peer.say_frame(&frame(samples, 1..=10)).await;
     peer.acked(samples, 10).await;
     holds(data.path(), plan.run_id, 10);
     server.shut_down().await;
