@@ -793,7 +793,7 @@ async fn marks_are_stamped_on_arrival_and_progress_is_shown() {
     // A stop does not wait longer than it was told to, and says what is missing.
     let stopped = control
         .stop_run(wire::StopRunRequest {
-            run_id,
+            run_id: run_id.clone(),
             reason: String::new(),
             drain_ms: 100,
         })
@@ -812,6 +812,19 @@ async fn marks_are_stamped_on_arrival_and_progress_is_shown() {
     .await
     .expect("ends with the run");
     assert_eq!(last.as_deref(), Some("closed"));
+    // What is done afterwards is no part of it.
+    let late = control
+        .record_fault(wire::RecordFaultRequest {
+            run_id,
+            fault: Some(wire::Fault {
+                step: "mark".to_owned(),
+                ..wire::Fault::default()
+            }),
+        })
+        .await
+        .expect_err("it is closed");
+    assert_eq!(late.code(), Code::FailedPrecondition);
+    assert!(late.message().contains("is closed"), "{late}");
     let run = RunFolder::find(data.path(), "latest").expect("opens");
     assert!(run.manifest().caveats[0].contains("the end of its probing"));
     server.shut_down().await;

@@ -189,6 +189,14 @@ impl wire::control_server::Control for ControlService {
             .ok_or_else(|| Status::invalid_argument("there is no plan"))?;
         let plan =
             RunPlan::try_from(plan).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        if plan
+            .scenario
+            .contains(|c: char| c.is_control() && c != '\n' && c != '\t')
+        {
+            return Err(Status::invalid_argument(
+                "the run's name has a control character",
+            ));
+        }
         let mut agents = self.hub.agents();
         agents.retain(|_, agent| agent.session.is_some());
         let offers: BTreeMap<_, BTreeSet<_>> = agents
@@ -283,7 +291,8 @@ impl wire::control_server::Control for ControlService {
         let mut fault = request
             .fault
             .ok_or_else(|| Status::invalid_argument("there is no fault"))?;
-        if fault.clock.is_none() {
+        let is_now = fault.clock.is_none();
+        if is_now {
             fault.clock = Some((&self.hub.clock().key()).into());
             fault.asked = Some(wire::Span {
                 earliest_ns: arrived,
@@ -296,6 +305,13 @@ impl wire::control_server::Control for ControlService {
         let fault =
             Fault::try_from(fault).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let handle = self.run(id).await?;
+        let state = handle.status.borrow().state;
+        if is_now && state != RunState::Running {
+            return Err(Status::failed_precondition(format!(
+                "run `{id}` is {}: what is done now is not part of it",
+                state_word(state)
+            )));
+        }
         let (reply, answer) = oneshot::channel();
         let ending = || Status::unavailable("the run's task has ended: try again");
         let asking = async {
