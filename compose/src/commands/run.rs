@@ -151,6 +151,12 @@ fn data_folder(data: &Path) -> Result<PathBuf> {
         Problem::new(format!("cannot write to {}: {error}", data.display()))
             .hint("choose another folder with --data DIR")
     };
+    if std::fs::metadata(data).is_ok_and(|meta| !meta.is_dir()) {
+        return Err(
+            Problem::usage(format!("{} is not a folder", data.display()))
+                .hint("choose another folder with --data DIR"),
+        );
+    }
     std::fs::create_dir_all(data).map_err(failed)?;
     tempfile::Builder::new()
         .prefix(".writable-")
