@@ -9,6 +9,8 @@ use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_secs(30);
+const FENCED_LEAST: Duration = Duration::from_secs(10);
+const FENCED_MOST: Duration = Duration::from_secs(30);
 
 /// The state between attempts.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +28,12 @@ impl Backoff {
         bound.mul_f64(draw.clamp(0.0, 1.0))
     }
 
+    /// After another agent of the same id has taken over: never soon, since coming
+    /// back throws that one out in turn. Successes in between change nothing.
+    pub fn fenced(draw: f64) -> Duration {
+        FENCED_LEAST + (FENCED_MOST - FENCED_LEAST).mul_f64(draw.clamp(0.0, 1.0))
+    }
+
     /// It worked: the next failure begins small again.
     pub fn worked(&mut self) {
         self.failures = 0;
@@ -35,6 +43,12 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_was_replaced_comes_back_slowly() {
+        let delays = [0.0, 0.5, 1.0].map(|draw| Backoff::fenced(draw).as_secs());
+        assert_eq!(delays, [10, 20, 30]);
+    }
 
     #[test]
     fn the_bound_doubles_up_to_30_s_and_starts_again() {

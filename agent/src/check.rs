@@ -217,6 +217,14 @@ fn cut<T>(ended: &Ended<T>, phase: Phase) -> Verdict {
     }
 }
 
+/// Other protocols' first bytes read as a packet's length and number.
+fn is_not_its_protocol(verdict: &Verdict) -> bool {
+    let text = &verdict.text;
+    verdict.cause == Some(gapscope_proto::sample::Cause::Malformed)
+        || text.contains("max_allowed_packet")
+        || text.contains("out of sync")
+}
+
 fn failure_of(target: &Target, verdict: &Verdict) -> Failure {
     use gapscope_proto::sample::Cause;
     let verdict = verdict.clone().without(target.password.expose());
@@ -237,11 +245,14 @@ fn failure_of(target: &Target, verdict: &Verdict) -> Failure {
         Some(Cause::Denied) => Some("check the user, and password_env or password_file"),
         Some(Cause::NotResolved) => Some("check the host name"),
         Some(Cause::ConnectTimeout) => {
-            Some("something swallows the connection: a firewall, or a server that hangs")
+            Some("something swallows the connection: a firewall, a server that hangs, or one that is not MySQL and waits to be spoken to")
         }
         Some(Cause::HostBlocked) => Some("FLUSH HOSTS on the server lifts the block"),
         Some(Cause::WrongShape) => {
             Some("the identity expression must give one value that is not NULL")
+        }
+        _ if is_not_its_protocol(&verdict) => {
+            Some("what answers there may not be a MySQL or MariaDB server: is this its port?")
         }
         _ => None,
     }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use gapscope_proto::ids::{AgentId, TargetName};
+use gapscope_proto::small_file;
 use serde::Deserialize;
 use serde_spanned::Spanned;
 
@@ -185,7 +186,7 @@ impl Sources for SystemSources {
     }
 
     fn file(&self, path: &Path) -> Result<String, String> {
-        std::fs::read_to_string(path).map_err(|error| error.to_string())
+        small_file::read_text(path, small_file::BY_HAND).map_err(|error| error.to_string())
     }
 }
 

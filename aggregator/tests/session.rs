@@ -623,6 +623,51 @@ async fn a_full_disk_stops_acknowledgements_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_a_stop_is_answered() {
+    let data = tempfile::tempdir().expect("a folder");
+    let full = Arc::new(AtomicBool::new(false));
+    let is_full = full.clone();
+    let disk = Disk::watched(Arc::new(move |_, _| {
+        if is_full.load(Ordering::SeqCst) {
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        } else {
+            Ok(())
+        }
+    }));
+    let server = server(data.path(), disk).await;
+    let incarnation = Incarnation::generate();
+    let (mut peer, _) = Peer::connect(server.address, hello("a", incarnation)).await;
+    let plan = plan("t", 3_600_000_000_000);
+    let (samples, _) = start(server.address, &mut peer, &plan, incarnation).await;
+    full.store(true, Ordering::SeqCst);
+    peer.say_frame(&frame(samples, 1..=10)).await;
+    // The frame's commit must have failed before: later frames are not taken in.
+    while peer
+        .next()
+        .await
+        .expect("no error")
+        .is_some_and(|kind| !matches!(kind, Hear::Heartbeat(_)))
+    {}
+    let stop = wire::StopRunRequest {
+        run_id: plan.run_id.to_string(),
+        ..wire::StopRunRequest::default()
+    };
+    let mut control = control(server.address).await;
+    let refused = tokio::time::timeout(Duration::from_secs(60), control.stop_run(stop))
+        .await
+        .expect("it answers")
+        .expect_err("it cannot be closed");
+    assert!(refused.message().contains("is not closed"), "{refused}");
+    assert!(refused.message().contains("no storage space"), "{refused}");
+    full.store(false, Ordering::SeqCst);
+    let (mut peer, _) = Peer::connect(server.address, hello("a", incarnation)).await;
+    peer.say_frame(&frame(samples, 1..=10)).await;
+    peer.acked(samples, 10).await;
+    holds(data.path(), plan.run_id, 10);
+    server.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_start_that_nobody_can_carry_out_says_why() {
     let data = tempfile::tempdir().expect("a folder");
     let server = server(data.path(), Disk::default()).await;
@@ -748,7 +793,7 @@ async fn marks_are_stamped_on_arrival_and_progress_is_shown() {
     // A stop does not wait longer than it was told to, and says what is missing.
     let stopped = control
         .stop_run(wire::StopRunRequest {
-            run_id,
+            run_id: run_id.clone(),
             reason: String::new(),
             drain_ms: 100,
         })
@@ -767,6 +812,19 @@ async fn marks_are_stamped_on_arrival_and_progress_is_shown() {
     .await
     .expect("ends with the run");
     assert_eq!(last.as_deref(), Some("closed"));
+    // What is done afterwards is no part of it.
+    let late = control
+        .record_fault(wire::RecordFaultRequest {
+            run_id,
+            fault: Some(wire::Fault {
+                step: "mark".to_owned(),
+                ..wire::Fault::default()
+            }),
+        })
+        .await
+        .expect_err("it is closed");
+    assert_eq!(late.code(), Code::FailedPrecondition);
+    assert!(late.message().contains("is closed"), "{late}");
     let run = RunFolder::find(data.path(), "latest").expect("opens");
     assert!(run.manifest().caveats[0].contains("the end of its probing"));
     server.shut_down().await;

@@ -173,9 +173,16 @@ impl Inner {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Kills and waits. Nothing survives SIGKILL, so the wait is short.
+    /// Kills it with what it has started, and waits. Nothing survives SIGKILL, so
+    /// the wait is short.
     fn kill(&self) {
         let mut process = self.process();
+        // Until it has been waited for, its number, which is its group's, is its
+        // own. What it started is in the group too: scripts wait for programs.
+        if matches!(process.try_wait(), Ok(None)) {
+            // An error means that there is nobody left.
+            let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
+        }
         // An error means that it has ended.
         let _ = process.kill();
         let _ = process.wait();
@@ -223,5 +230,35 @@ impl Drop for Janitor {
         // Closing its input makes it act; waiting leaves no zombie.
         drop(self.process.stdin.take());
         let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_child_has_started_ends_with_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        let mut command = Command::new("sh");
+        // The grandchild holds the pipe open.
+        command.args(["-c", "sleep 60 & echo up; wait"]);
+        let (mut reader, writer) = std::io::pipe().expect("a pipe");
+        let out = File::create(&log).expect("made");
+        command.stdin(Stdio::null()).stdout(writer).stderr(out);
+        let child = Child::start_as_is("sh", command, Some(log)).expect("started");
+        let mut up = [0; 3];
+        std::io::Read::read_exact(&mut reader, &mut up).expect("it says so");
+        child.end(Duration::ZERO).await;
+        let ended = tokio::task::spawn_blocking(move || {
+            let mut rest = Vec::new();
+            std::io::Read::read_to_end(&mut { reader }, &mut rest)
+        });
+        tokio::time::timeout(Duration::from_secs(20), ended)
+            .await
+            .expect("nobody holds the pipe any more")
+            .expect("no panic")
+            .expect("read");
     }
 }

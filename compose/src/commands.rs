@@ -4,6 +4,10 @@ pub mod check;
 pub mod list;
 pub mod run;
 
+use std::path::Path;
+
+use gapscope_proto::small_file;
+
 use crate::error::{Problem, Result};
 use crate::scenario::{SHIPPED, shipped};
 
@@ -13,7 +17,7 @@ pub fn scenario_text(wanted: &str) -> Result<(String, String)> {
     if let Some(text) = shipped(wanted) {
         return Ok((wanted.to_owned(), text.to_owned()));
     }
-    match std::fs::read_to_string(wanted) {
+    match small_file::read_text(Path::new(wanted), small_file::BY_HAND) {
         Ok(text) => Ok((wanted.to_owned(), text)),
         Err(error) => {
             let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();

@@ -21,6 +21,7 @@ pub mod identity;
 pub mod lab;
 pub mod login;
 pub mod output;
+pub mod plain;
 pub mod play;
 pub mod programs;
 pub mod progress;

@@ -2,7 +2,11 @@
 
 use std::io::{IsTerminal, Write};
 
+use crate::plain::{visible, wrapped};
 use crate::progress::{Look, Progress};
+
+/// Narrower terminals are left to break lines themselves.
+const LEAST_WIDTH: usize = 30;
 
 /// Writes data to stdout. A reader that has gone away is no error.
 pub fn data(text: &str) {
@@ -11,8 +15,14 @@ pub fn data(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Tells a person.
+/// Tells a person; on a terminal in lines that fit.
 pub fn say(text: &str) {
+    let mut text = visible(text);
+    if std::io::stderr().is_terminal()
+        && let Some(width) = columns(std::io::stderr())
+    {
+        text = wrapped(&text, width.max(LEAST_WIDTH));
+    }
     let mut err = std::io::stderr().lock();
     let _ = writeln!(err, "{text}");
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
 use crate::control::Counters;
+use crate::plain::visible;
 
 /// What one reading adds to a target's strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,7 +130,7 @@ impl Progress {
 
     /// What the timeline is at.
     pub fn set_step(&mut self, text: &str) {
-        text.clone_into(&mut self.step);
+        self.step = one_line(text);
     }
 
     /// Takes in a reading.
@@ -141,12 +142,13 @@ impl Progress {
             sum.1 += target.bad;
             if !target.backend.is_empty() {
                 let name = self.names.get(&target.backend).unwrap_or(&target.backend);
-                if !sum.2.contains(name) {
-                    sum.2.push(name.clone());
+                let name = one_line(name);
+                if !sum.2.contains(&name) {
+                    sum.2.push(name);
                 }
             }
             if !target.last_error.is_empty() {
-                sum.3.clone_from(&target.last_error);
+                sum.3 = one_line(&target.last_error);
             }
         }
         for (name, target) in &mut self.targets {
@@ -206,7 +208,9 @@ impl Progress {
 
     /// The block that is drawn over and over on a terminal.
     pub fn block(&self, elapsed_ns: u64, look: Look) -> Vec<String> {
-        let width = look.width.max(40);
+        // The last column stays free: where it is filled, some terminals break the
+        // line already.
+        let width = look.width.max(40) - 1;
         let name_width = self
             .order
             .iter()
@@ -255,6 +259,11 @@ impl Progress {
         }
         text
     }
+}
+
+/// In the block every line is one line, whatever servers say.
+fn one_line(text: &str) -> String {
+    visible(text).replace(['\n', '\t'], " ")
 }
 
 fn cut(text: &str, width: usize) -> String {

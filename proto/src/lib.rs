@@ -2,7 +2,7 @@
 //! spool, and the wire messages.
 //!
 //! Everything here is pure except [`clock::SystemClock`], which reads the
-//! kernel's clocks.
+//! kernel's clocks, and [`small_file`], which reads files.
 
 pub mod batch;
 pub mod clock;
@@ -13,6 +13,7 @@ pub mod host;
 pub mod ids;
 pub mod plan;
 pub mod sample;
+pub mod small_file;
 pub mod time;
 pub mod wire;
 

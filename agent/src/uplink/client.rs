@@ -165,6 +165,10 @@ impl Runner {
                     }
                     Turn::Message(message) => broken = self.message(*message).await,
                     Turn::Ended(why) => broken = Some(why),
+                    Turn::Fenced(why) => {
+                        link = self.fenced(&why).await;
+                        continue;
+                    }
                 },
                 _ = tick.tick() => {
                     let live = !self.up.board.running().is_empty();
@@ -203,6 +207,23 @@ impl Runner {
                 "no connection to the aggregator; trying again, samples stay in the spool"
             );
         }
+        Link::wait(delay)
+    }
+
+    /// As [`Self::wait`], where another agent has this one's id: each would throw
+    /// the other out as fast as it can connect.
+    async fn fenced(&mut self, why: &str) -> Link {
+        self.outbox.clear();
+        self.step(Event::Disconnected).await;
+        let delay = Backoff::fenced(rand::random::<f64>());
+        tracing::warn!(
+            agent = %self.up.agent_id,
+            aggregator = self.up.url,
+            why,
+            "another agent uses this agent's id: give one of them another with --agent-id; \
+             trying again in {} s, samples stay in the spool",
+            delay.as_secs()
+        );
         Link::wait(delay)
     }
 

@@ -44,6 +44,8 @@ pub(super) enum Turn {
     Connected(Box<Streaming<AggregatorMessage>>),
     Message(Box<AggregatorMessage>),
     Ended(String),
+    /// A newer session of this agent's id has taken over.
+    Fenced(String),
 }
 
 impl Link {
@@ -90,6 +92,9 @@ impl Link {
             Self::Up(inbound, _) => match inbound.message().await {
                 Ok(Some(message)) => Turn::Message(Box::new(message)),
                 Ok(None) => Turn::Ended("the aggregator closed the session".to_owned()),
+                Err(status) if status.code() == tonic::Code::Aborted => {
+                    Turn::Fenced(status.message().to_owned())
+                }
                 Err(status) => Turn::Ended(status.message().to_owned()),
             },
         }

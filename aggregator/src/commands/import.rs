@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use gapscope_proto::clock::{Clock, SystemClock};
 use gapscope_proto::host::{Anchor, HostRecord};
 use gapscope_proto::ids::{Incarnation, RunId};
+use gapscope_proto::small_file;
 
 use crate::exit::Exit;
 use crate::import::lab08::{self, GivenFault, Imported};
@@ -62,6 +63,9 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// Longest recording that is read; it is held in memory.
+const RECORDING_MOST: u64 = 1 << 30;
+
 /// Makes a run of one lab-08 file; returns its folder.
 ///
 /// # Errors
@@ -72,7 +76,7 @@ pub fn import_lab08(
     faults: &[GivenFault],
     data: &Path,
 ) -> anyhow::Result<PathBuf> {
-    let text = std::fs::read_to_string(file)
+    let text = small_file::read_text(file, RECORDING_MOST)
         .map_err(|error| anyhow::anyhow!("cannot read `{}`: {error}", file.display()))?;
     let scenario = file
         .file_stem()

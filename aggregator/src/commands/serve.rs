@@ -49,6 +49,15 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
             "use an ssh tunnel to 127.0.0.1, or accept the risk with --insecure-clear-text",
         ));
     }
+    if std::fs::metadata(&args.data).is_ok_and(|meta| !meta.is_dir()) {
+        return Err(hinted(
+            format!(
+                "cannot keep runs in `{}`: it is not a folder",
+                args.data.display()
+            ),
+            "choose a folder with --data DIR",
+        ));
+    }
     if args.die_with_parent {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
             .context("cannot ask to end with the parent process")?;

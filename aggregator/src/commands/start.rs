@@ -141,15 +141,24 @@ pub fn load(plan: &RunPlan) -> Vec<String> {
 /// Starts the run; prints the planned load to stderr and the run's id to stdout.
 ///
 /// # Errors
-/// When no agent has a target, or an agent refuses.
+/// When no agent has a target, or an agent refuses. A plan that makes no sense
+/// is told and is [`Exit::Usage`].
 pub fn run(args: Args) -> anyhow::Result<Exit> {
     let plan = plan(&args);
-    plan.validate().map_err(|error| {
-        hinted(
-            format!("the run cannot be planned: {error}"),
+    let why = match plan.validate() {
+        Err(error) => Some(error.to_string()),
+        Ok(()) => plan
+            .scenario
+            .contains(char::is_control)
+            .then(|| "its name has a control character".to_owned()),
+    };
+    if let Some(why) = why {
+        crate::output::error(&hinted(
+            format!("the run cannot be planned: {why}"),
             "see `gapscope-aggregator start --help`",
-        )
-    })?;
+        ));
+        return Ok(Exit::Usage);
+    }
     block_on(async {
         let mut control = args.aggregator.control().await?;
         for line in load(&plan) {
@@ -210,6 +219,20 @@ mod tests {
             .expect("there is one");
         assert_eq!(patient.first_client, 4);
         assert_eq!(patient.timeouts.query_ns, None);
+    }
+
+    #[test]
+    fn what_cannot_be_planned_is_a_wrong_command_line() {
+        // Nobody is asked: port 1 would refuse, which is another exit.
+        let exit = |flags: &[&str]| {
+            let nowhere = ["--target", "a", "--aggregator", "http://127.0.0.1:1"];
+            run(parse(&[&nowhere, flags].concat()))
+        };
+        for flags in [["--duration", "0s"], ["--scenario", "a\u{1b}[2J"]] {
+            let done = exit(&flags).expect("told, not failed");
+            assert_eq!(done, Exit::Usage, "{flags:?}");
+        }
+        assert!(exit(&["--duration", "1s"]).is_err());
     }
 
     #[test]

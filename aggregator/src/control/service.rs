@@ -24,6 +24,8 @@ use crate::utc::rfc3339;
 
 /// How long a start waits for a sign of life, or a refusal, of each agent.
 const REFUSAL_WAIT: Duration = Duration::from_secs(5);
+/// How much longer than asked for a run that cannot be written is waited for.
+const STUCK_WAIT: Duration = Duration::from_secs(5);
 /// Between two reports to a watcher.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 
@@ -63,19 +65,51 @@ impl ControlService {
         }
         let (reply, answer) = oneshot::channel();
         let ending = || Status::unavailable("the run's task has ended: try again");
-        handle
-            .commands
-            .send(Command::Stop {
-                reason,
-                drain,
-                reply,
-            })
-            .await
-            .map_err(|_| ending())?;
-        answer
-            .await
-            .map_err(|_| ending())?
-            .map_err(|error| Status::internal(format!("run `{id}` cannot be closed yet: {error}")))
+        let asking = async {
+            handle
+                .commands
+                .send(Command::Stop {
+                    reason,
+                    drain,
+                    reply,
+                })
+                .await
+                .map_err(|_| ending())?;
+            answer.await.map_err(|_| ending())
+        };
+        let closed = match unless_stuck(handle, drain + STUCK_WAIT, asking).await {
+            Ok(answer) => answer?,
+            Err(trouble) => Err(trouble),
+        };
+        closed.map_err(|why| {
+            Status::internal(format!(
+                "run `{id}` is not closed: {why}; it stays open, and closes by itself some time \
+                 after its planned end once its folder can be written"
+            ))
+        })
+    }
+}
+
+/// Waits for what a run's task is asked. A task that cannot write takes in
+/// nothing until it can, which may be never: after `patience` its trouble is the
+/// answer. Slow but working disks are waited for.
+async fn unless_stuck<T>(
+    handle: &Handle,
+    patience: Duration,
+    asking: impl Future<Output = T>,
+) -> Result<T, String> {
+    let until = Instant::now() + patience;
+    tokio::pin!(asking);
+    loop {
+        let look_at = until.max(Instant::now() + Duration::from_millis(100));
+        tokio::select! {
+            answer = &mut asking => return Ok(answer),
+            () = tokio::time::sleep_until(look_at) => {
+                if let Some(trouble) = handle.status.borrow().trouble.clone() {
+                    return Err(trouble);
+                }
+            }
+        }
     }
 }
 
@@ -155,6 +189,14 @@ impl wire::control_server::Control for ControlService {
             .ok_or_else(|| Status::invalid_argument("there is no plan"))?;
         let plan =
             RunPlan::try_from(plan).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        if plan
+            .scenario
+            .contains(|c: char| c.is_control() && c != '\n' && c != '\t')
+        {
+            return Err(Status::invalid_argument(
+                "the run's name has a control character",
+            ));
+        }
         let mut agents = self.hub.agents();
         agents.retain(|_, agent| agent.session.is_some());
         let offers: BTreeMap<_, BTreeSet<_>> = agents
@@ -249,7 +291,8 @@ impl wire::control_server::Control for ControlService {
         let mut fault = request
             .fault
             .ok_or_else(|| Status::invalid_argument("there is no fault"))?;
-        if fault.clock.is_none() {
+        let is_now = fault.clock.is_none();
+        if is_now {
             fault.clock = Some((&self.hub.clock().key()).into());
             fault.asked = Some(wire::Span {
                 earliest_ns: arrived,
@@ -262,17 +305,30 @@ impl wire::control_server::Control for ControlService {
         let fault =
             Fault::try_from(fault).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let handle = self.run(id).await?;
+        let state = handle.status.borrow().state;
+        if is_now && state != RunState::Running {
+            return Err(Status::failed_precondition(format!(
+                "run `{id}` is {}: what is done now is not part of it",
+                state_word(state)
+            )));
+        }
         let (reply, answer) = oneshot::channel();
         let ending = || Status::unavailable("the run's task has ended: try again");
-        handle
-            .commands
-            .send(Command::Fault(fault, reply))
-            .await
-            .map_err(|_| ending())?;
-        let id = answer
-            .await
-            .map_err(|_| ending())?
-            .map_err(|error| Status::internal(format!("the fault is not recorded: {error}")))?;
+        let asking = async {
+            handle
+                .commands
+                .send(Command::Fault(fault, reply))
+                .await
+                .map_err(|_| ending())?;
+            let recorded = answer.await.map_err(|_| ending())?;
+            Ok::<_, Status>(recorded.map_err(|error| error.to_string()))
+        };
+        let recorded = match unless_stuck(&handle, STUCK_WAIT, asking).await {
+            Ok(answer) => answer?,
+            Err(trouble) => Err(trouble),
+        };
+        let id = recorded
+            .map_err(|why| Status::internal(format!("the fault is not recorded: {why}")))?;
         Ok(Response::new(wire::RecordFaultResponse { id }))
     }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use gapscope_proto::fault::Fault;
 use gapscope_proto::frame::StreamKind;
 use gapscope_proto::ids::RunId;
+use gapscope_proto::small_file;
 use polars::prelude::*;
 
 use super::disk::parts_in;
@@ -107,10 +108,13 @@ pub(crate) fn host_parts(folder: &Path, table: &HostTable) -> Result<Parts, Stor
     Parts::find(merged, &folder.join("host/live"))
 }
 
+/// Longest manifest that is read.
+const MANIFEST_MOST: u64 = 64 << 20;
+
 /// Reads the manifest, whatever state the run is in.
 pub(crate) fn read_manifest(folder: &Path) -> Result<Manifest, StoreError> {
     let path = folder.join("manifest.json");
-    let text = match std::fs::read(&path) {
+    let text = match small_file::read(&path, MANIFEST_MOST) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(StoreError::NotARun(folder.to_owned()));
         }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::scenario_text;
 use crate::duration;
 use crate::error::{Problem, Result};
+use crate::plain::visible;
 use crate::scenario::{Load, Scenario, target_names};
 
 /// The text of `gapscope-lab check SCENARIO`.
@@ -32,7 +33,7 @@ pub fn text(wanted: &str) -> Result<String> {
     for step in steps {
         row("step", step);
     }
-    Ok(out)
+    Ok(visible(&out))
 }
 
 /// A rate in thousandths as people write it.

@@ -40,6 +40,9 @@ use crate::timeline::{Due, schedule};
 
 /// How long the agent's last samples may take.
 const DRAIN: Duration = Duration::from_secs(15);
+/// How long the aggregator may take beyond that to close the run. It merges all
+/// that was measured; where it cannot write it says so much earlier.
+const CLOSE_WITHIN: Duration = Duration::from_secs(120);
 /// Agents begin some time after the start was asked for, and end as much later.
 const AFTER_THE_END_NS: i64 = 300_000_000;
 
@@ -148,6 +151,12 @@ fn data_folder(data: &Path) -> Result<PathBuf> {
         Problem::new(format!("cannot write to {}: {error}", data.display()))
             .hint("choose another folder with --data DIR")
     };
+    if std::fs::metadata(data).is_ok_and(|meta| !meta.is_dir()) {
+        return Err(
+            Problem::usage(format!("{} is not a folder", data.display()))
+                .hint("choose another folder with --data DIR"),
+        );
+    }
     std::fs::create_dir_all(data).map_err(failed)?;
     tempfile::Builder::new()
         .prefix(".writable-")
@@ -388,20 +397,49 @@ async fn measure(
         None => "the planned end".to_owned(),
         Some(problem) => problem.what.clone(),
     };
-    let stopping = control.stop(&started.run_id, &reason, DRAIN);
+    let stopping = tokio::time::timeout(
+        DRAIN + CLOSE_WITHIN,
+        control.stop(&started.run_id, &reason, DRAIN),
+    );
     let stopped = tokio::select! {
-        stopped = stopping => stopped?,
+        stopped = stopping => stopped.unwrap_or_else(|_| {
+            Err(Problem::new(format!(
+                "the aggregator has not closed the run within {} s",
+                (DRAIN + CLOSE_WITHIN).as_secs()
+            )))
+        }),
         signal = signals.next() => return Err(interrupted(signal, "while the run was being closed")
             .hint(format!("what was measured is in {} and in the agent's spool", started.folder))),
     };
-    for missing in &stopped.missing {
-        output::say(&format!("warning: not taken in: {missing}"));
+    let folder = PathBuf::from(started.folder);
+    match stopped {
+        Ok(stopped) => {
+            for missing in &stopped.missing {
+                output::say(&format!("warning: not taken in: {missing}"));
+            }
+            Ok(Measured {
+                folder,
+                drained: stopped.drained,
+                trouble,
+            })
+        }
+        // What is there is still worth a summary.
+        Err(problem) => {
+            if let Some(earlier) = &trouble {
+                output::say(&earlier.to_string());
+            }
+            let problem = problem.hint(format!(
+                "is there space in {}? The summary covers what was taken in; what was not is in \
+                 the agent's spool beside it, as far as that could be written",
+                folder.display()
+            ));
+            Ok(Measured {
+                folder,
+                drained: false,
+                trouble: Some(problem),
+            })
+        }
     }
-    Ok(Measured {
-        folder: PathBuf::from(started.folder),
-        drained: stopped.drained,
-        trouble,
-    })
 }
 
 /// Plays the timeline and shows progress until the run is over; returns why it

@@ -78,6 +78,17 @@ pub fn free_port() -> io::Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
+/// A program's failure with the end of its log, if it wrote one.
+fn with_log(what: String, log: &str, program: &str) -> Problem {
+    if log.is_empty() {
+        Problem::new(format!("{what}, and it wrote no log")).hint(format!(
+            "is it the right program? --program {program}=PATH names another"
+        ))
+    } else {
+        Problem::new(format!("{what}\n{log}")).hint("the lines above are the end of its own log")
+    }
+}
+
 /// A program's version line.
 fn version_line(program: &Path, flag: &str) -> String {
     Command::new(program)

@@ -85,6 +85,11 @@ pub(super) struct At<T> {
     pub(super) line: usize,
 }
 
+/// No text of a scenario has a use for these, and a terminal would obey them.
+fn unspeakable(c: char) -> bool {
+    c.is_control() && c != '\n' && c != '\t'
+}
+
 /// One table being read.
 pub(super) struct Table<'r, 't, 'i> {
     reader: &'r Reader<'t>,
@@ -152,10 +157,20 @@ impl<'r, 't, 'i> Table<'r, 't, 'i> {
     pub(super) fn string(&self, key: &str) -> Option<At<String>> {
         let (value, line) = self.find(key)?;
         match value.get_ref().as_str() {
-            Some(text) => Some(At {
-                value: text.to_owned(),
-                line,
-            }),
+            Some(text) => {
+                if text.contains(unspeakable) {
+                    self.reader.report(
+                        line,
+                        key,
+                        format!("`{key}` in {} has a control character", self.label),
+                        "allowed: printable characters, line breaks and tabs",
+                    );
+                }
+                Some(At {
+                    value: text.to_owned(),
+                    line,
+                })
+            }
             None => {
                 self.wrong(line, key, value.get_ref(), "a text in quotes");
                 None

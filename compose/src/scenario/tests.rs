@@ -403,3 +403,14 @@ fn direct_targets_are_added_on_request() {
         ["haproxy", "direct-b1", "direct-b2"]
     );
 }
+
+#[test]
+fn control_characters_are_refused() {
+    let text = "name = \"a\\u001b[2Jb\"\n[[backend]]\nname = \"b\"\n";
+    let errors = Scenario::parse("x", text).expect_err("refused").to_string();
+    assert!(
+        errors.contains("line 1: `name` in the scenario has a control character"),
+        "{errors}"
+    );
+    assert!(!errors.contains('\u{1b}'), "{errors}");
+}

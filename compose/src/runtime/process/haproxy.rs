@@ -126,13 +126,15 @@ impl Haproxy {
             .await
             .map(|_| ())
             .map_err(|why| {
-                Problem::new(format!(
-                    "HAProxy `{}` at {} does not route to a backend: {why}\n{}",
-                    self.name,
-                    self.address(),
-                    self.child.log_tail(8)
-                ))
-                .hint("the lines above are the end of its own log")
+                super::with_log(
+                    format!(
+                        "HAProxy `{}` at {} does not route to a backend: {why}",
+                        self.name,
+                        self.address()
+                    ),
+                    &self.child.log_tail(8),
+                    "haproxy",
+                )
             })
     }
 

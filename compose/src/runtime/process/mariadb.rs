@@ -204,13 +204,15 @@ impl Mariadb {
         )
         .await
         .map_err(|why| {
-            Problem::new(format!(
-                "MariaDB for backend `{}` did not come up at {}: {why}\n{}",
-                self.name,
-                self.address(),
-                self.child.log_tail(8)
-            ))
-            .hint("the lines above are the end of its own log")
+            super::with_log(
+                format!(
+                    "MariaDB for backend `{}` did not come up at {}: {why}",
+                    self.name,
+                    self.address()
+                ),
+                &self.child.log_tail(8),
+                "mariadbd",
+            )
         })
     }
 
