@@ -21,6 +21,11 @@ const BACKENDS: usize = 13;
 const ROUNDS: usize = 8;
 const MS: i64 = 1_000_000;
 
+#[expect(clippy::print_stdout, reason = "a test says what it saw")]
+fn say(text: &str) {
+    println!("{text}");
+}
+
 /// Between these two readings answers had ceased, between those they came again.
 #[derive(Debug, Clone, Copy)]
 struct Truth {
@@ -68,7 +73,7 @@ async fn fault_and_clear(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_truth_lies_in_every_window() {
     let seed = rand::rng().random::<u64>();
-    println!("seed {seed}");
+    say(&format!("seed {seed}"));
     let mut rng = StdRng::seed_from_u64(seed);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -202,11 +207,11 @@ async fn the_truth_lies_in_every_window() {
             widest = widest.max(upper - window.lower_ns);
         }
     }
-    println!(
+    say(&format!(
         "{} faults, {seen} windows, all contain the truth; widest {} ms",
         truths.len(),
         widest / MS
-    );
+    ));
     let books = &analysis.conservation;
     assert_eq!(books.lost.1, 0, "nothing was lost: {books:?}");
     for backend in backends {
