@@ -121,6 +121,8 @@ pub struct FaultRow {
     pub fault: u32,
     /// When it was asked for.
     pub asked: Span,
+    /// End of the last probe that is put down to it.
+    pub watched_until_ns: i64,
     /// What became of the clients.
     pub judgement: Judgement,
     /// Every client: number, exposure, fate, and what happened when.
@@ -423,6 +425,7 @@ fn fault_row(
     FaultRow {
         fault: fault.id,
         asked: fault.asked,
+        watched_until_ns: watched_until,
         judgement,
         without_effect,
         gap,

@@ -8,7 +8,7 @@ use gapscope_proto::fault::{Fault, FaultScope, Span};
 use gapscope_proto::ids::{AgentId, TargetName};
 
 use super::across::{Across, across};
-use super::fate::Exposure;
+use super::fate::{Exposure, Fate};
 use super::fault::{LocalFault, Reach};
 use super::load::{self, LoadError, Names};
 use super::row::{Context, Row, row};
@@ -293,7 +293,26 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
         row_caveats(row, deadline_ns, &mut caveats);
     }
     few_faults(&faults, &judged_ids, &mut caveats);
+    unknown_subjects(&faults, &judged_ids, &rows, &mut names, &mut caveats);
     for (_, row) in &rows {
+        for fault in &row.faults {
+            let lost = fault.judgement.fates().get(&Fate::Lost).copied();
+            if let Some(lost) = lost.filter(|n| *n > 0) {
+                let watched = fault.watched_until_ns.saturating_sub(fault.asked.latest_ns);
+                caveats.push(Caveat::target(
+                    "lost",
+                    &row.target,
+                    format!(
+                        "fault {}: {lost} {} {} clients were not back within the {:.3} s that were \
+                         watched after it; that they never come back is not shown",
+                        fault.fault,
+                        row.style,
+                        row.kind,
+                        watched as f64 / 1e9
+                    ),
+                ));
+            }
+        }
         for fault in row.faults.iter().filter(|fault| fault.without_effect) {
             caveats.push(Caveat::target(
                 "no_effect",
@@ -618,6 +637,38 @@ fn run_caveats(manifest: &Manifest, notes: &[String]) -> Vec<Caveat> {
         }
     }
     caveats
+}
+
+/// Faults whose subject never answered anybody: a spare one, or a wrong identity.
+fn unknown_subjects(
+    faults: &[Fault],
+    judged: &BTreeSet<u32>,
+    rows: &[(usize, Row)],
+    names: &mut Names,
+    caveats: &mut Vec<Caveat>,
+) {
+    let answered: BTreeSet<u32> = rows
+        .iter()
+        .flat_map(|(_, row)| row.changes.all_backends.iter().copied())
+        .collect();
+    for fault in faults.iter().filter(|fault| judged.contains(&fault.id)) {
+        let Some(identity) = &fault.identity else {
+            continue;
+        };
+        if answered.is_empty() || answered.contains(&names.number(identity)) {
+            continue;
+        }
+        let seen: Vec<&str> = answered.iter().map(|number| names.word(*number)).collect();
+        caveats.push(Caveat::run(
+            "subject_never_answered",
+            format!(
+                "fault {}: `{identity}` answered nobody in this run (answers came from {}): if \
+                 that is not how the subject answers, what is said of this fault is wrong",
+                fault.id,
+                seen.join(", ")
+            ),
+        ));
+    }
 }
 
 fn row_caveats(row: &Row, deadline_ns: i64, caveats: &mut Vec<Caveat>) {

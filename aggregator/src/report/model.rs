@@ -358,6 +358,16 @@ fn verdict_words(fault: &FaultRow, deadline: &str) -> String {
     }
 }
 
+/// As above, and that the state was not looked at where that is so.
+fn full_verdict_words(fault: &FaultRow, deadline: &str) -> String {
+    let words = verdict_words(fault, deadline);
+    if fault.judgement.verdict == Verdict::Seamless && fault.judgement.state_not_tested {
+        format!("{words}, state not tested")
+    } else {
+        words
+    }
+}
+
 /// "switched 1/1 held (state not tested); kept 3/3 other"
 fn clients_words(fault: &FaultRow) -> String {
     let judgement = &fault.judgement;
@@ -689,7 +699,7 @@ fn fault_table(analysis: &Analysis, deadline: &str) -> Table {
             let mut cells = keys(analysis, row);
             cells.extend([
                 format!("{} {name}", fault.fault),
-                verdict_words(fault, deadline),
+                full_verdict_words(fault, deadline),
                 count(fault.judgement.exposed(Exposure::Held)),
                 count(fault.judgement.exposed(Exposure::Shared)),
                 count(
@@ -971,7 +981,9 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
             if let (Some(at), true) = (end, lost > 0) {
                 say(
                     at,
-                    format!("{lost} clients are not back within the horizon"),
+                    format!(
+                        "{lost} clients are not back before the next fault or the end of the data"
+                    ),
                 );
             }
         }
