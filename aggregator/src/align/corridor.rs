@@ -6,7 +6,7 @@
 //! (the exchanges, the windows' ends) each window's bound is replaced by its
 //! chord, which for a convex upper bound lies outside, and layer A by two rays;
 //! what is left is the envelope of a few straight lines, exact. Knots that a
-//! straight line between others replaces within [`TOLERANCE_NS`] go, and the rest
+//! straight line between others replaces within `TOLERANCE_NS` go, and the rest
 //! are moved outward by what that cost, so interpolating between knots never
 //! gives less than the bounds, and at most a microsecond more.
 

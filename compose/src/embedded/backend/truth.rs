@@ -32,7 +32,7 @@ pub enum Held {
 }
 
 /// The exact truth about a fault, all spans in RAW nanoseconds of the clock
-/// given to [`Backend::start`]. See the module's description for their meaning.
+/// given to [`Backend::start`](super::Backend::start). See the module's description for their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultTruth {
     /// The call's entry.
