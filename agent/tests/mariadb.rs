@@ -56,6 +56,11 @@ impl MariaDb {
         std::fs::create_dir(&data).expect("a folder");
         set_owner(folder.path());
         set_owner(&data);
+        // A server that starts deletes every `#sql*` it finds in its temporary
+        // folder, those of another server that shares the folder too.
+        let temporary = folder.path().join("tmp");
+        std::fs::create_dir(&temporary).expect("a folder");
+        set_owner(&temporary);
         let as_root = rustix::process::geteuid().is_root();
         let user: &[&str] = if as_root { &["--user=mysql"] } else { &[] };
         let installed = Command::new(install)
@@ -63,6 +68,7 @@ impl MariaDb {
             .args(user)
             .arg(format!("--datadir={}", data.display()))
             .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
+            .env("TMPDIR", &temporary)
             .stdout(Stdio::null())
             .status()
             .expect("mariadb-install-db runs");
@@ -82,6 +88,7 @@ impl MariaDb {
             .arg("--no-defaults")
             .args(user)
             .arg(format!("--datadir={}", data.display()))
+            .arg(format!("--tmpdir={}", temporary.display()))
             .arg(format!("--port={port}"))
             .arg("--bind-address=127.0.0.1")
             .arg(format!("--socket={}", folder.path().join("s").display()))
