@@ -1,4 +1,4 @@
-//! The command line: `run`, `check`, `spool inspect`.
+//! The command line: `run`, `try`, `check`, `spool inspect`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use gapscope_proto::clock::{Clock, SystemClock};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Flags, SystemSources};
-use crate::{agent, check, inspect, output};
+use crate::{agent, check, inspect, output, trial};
 
 /// Probes SQL targets and streams what it measures to an aggregator.
 ///
@@ -27,6 +27,9 @@ struct Cli {
 enum Command {
     /// Connect to the aggregator, wait for runs, probe.
     Run(Run),
+    /// Look at one server or proxy for a minute: what it is, how it does. No
+    /// configuration, no aggregator, read-only.
+    Try(Box<trial::Try>),
     /// Reach each target once: identity, versions, what the user may do.
     Check(TargetFlags),
     /// Look into a spool.
@@ -129,6 +132,13 @@ fn perform(command: Command) -> Result<(), Failure> {
         Command::Check(targets) => {
             let config = config::resolve(&flags_of(targets), &SystemSources)?;
             runtime()?.block_on(check::check(&config))
+        }
+        Command::Try(args) => {
+            let runtime = runtime()?;
+            let result = runtime.block_on(trial::run(&args));
+            // A name lookup that hangs must not keep the process.
+            runtime.shutdown_timeout(std::time::Duration::from_millis(200));
+            result
         }
         Command::Spool(SpoolCommand::Inspect { dir }) => inspect::inspect(&dir),
     }

@@ -17,6 +17,7 @@ use serde::Deserialize;
 use serde_spanned::Spanned;
 
 use crate::probe::identity::check_expression;
+use crate::reach::Reach;
 
 /// Where an aggregator listens unless told otherwise.
 pub const DEFAULT_AGGREGATOR: &str = "http://127.0.0.1:7350";
@@ -73,6 +74,8 @@ pub struct Target {
     pub identity: Option<String>,
     /// The guard: more new connections a second are not made.
     pub max_connects_per_second: u32,
+    /// TLS, name lookups, sockets.
+    pub reach: Reach,
 }
 
 impl Target {
@@ -394,6 +397,7 @@ impl File {
                 database: target.database,
                 identity,
                 max_connects_per_second,
+                reach: Reach::default(),
             });
         }
         Ok(Partial {
@@ -406,7 +410,7 @@ impl File {
     }
 }
 
-fn split_address(text: &str) -> Result<(String, u16), String> {
+pub(crate) fn split_address(text: &str) -> Result<(String, u16), String> {
     let wrong = || format!("`{text}` is not HOST:PORT (an IPv6 address stands in brackets)");
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let port = u16::from_str(port).map_err(|_| wrong())?;
@@ -472,6 +476,7 @@ fn target_from_flag(text: &str, sources: &impl Sources) -> Result<Target, Config
         database,
         identity: None,
         max_connects_per_second: DEFAULT_MAX_CONNECTS_PER_SECOND,
+        reach: Reach::default(),
     })
 }
 

@@ -135,6 +135,7 @@ impl MariaDb {
                 database: None,
                 identity: None,
                 max_connects_per_second: 1_000,
+                reach: gapscope_agent::reach::Reach::default(),
             },
             &*clock,
         ));

@@ -2,6 +2,7 @@
 //! driver kept on a short leash, the graveyard for what is given up.
 
 pub mod answer;
+pub mod endpoint;
 pub mod identity;
 pub mod intern;
 pub mod leash;

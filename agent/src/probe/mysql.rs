@@ -9,112 +9,28 @@
 //! driver's calls, in the task; a late wake-up of the task is inside them.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
-use gapscope_proto::ids::TargetName;
 use gapscope_proto::plan::Timeouts;
 use gapscope_proto::sample::{Canary, Outcome, Phase, Sample, Style};
 use gapscope_proto::time::Timestamp;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Error, Opts, OptsBuilder};
+use mysql_async::{Conn, Error};
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answer, Ask, ask};
+use super::endpoint::Socket;
+pub use super::endpoint::{Endpoint, connect, resolve};
 use super::identity::IdentityCell;
 use super::intern::Interner;
 use super::leash::{self, Ended, Graveyard};
-use crate::config::Target;
-use crate::guard::Guard;
 use crate::outcome::{self, Verdict};
 use crate::schedule::Slot;
 
-const MAX_ALLOWED_PACKET: usize = 4 << 20;
-const WAIT_TIMEOUT_S: usize = 28_800;
 /// How long a good-bye may take; it is not part of any probe.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
-
-/// What all clients of a target share.
-#[derive(Debug)]
-pub struct Endpoint {
-    /// Its name, shared by all samples.
-    pub name: Arc<TargetName>,
-    /// As configured.
-    pub target: Target,
-    /// The default identity expression, once found.
-    pub identity: Arc<IdentityCell>,
-    guard: Mutex<Guard>,
-}
-
-impl Endpoint {
-    /// For a configured target.
-    pub fn new(target: Target, clock: &dyn Clock) -> Self {
-        let identity = match &target.identity {
-            Some(expression) => IdentityCell::given(expression),
-            None => IdentityCell::default(),
-        };
-        Self {
-            name: Arc::new(target.name.clone()),
-            identity: Arc::new(identity),
-            guard: Mutex::new(Guard::new(target.max_connects_per_second, clock.raw_ns())),
-            target,
-        }
-    }
-
-    /// Whether one more connection may be made now.
-    pub fn admit(&self, now_ns: i64) -> bool {
-        self.guard
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .admit(now_ns)
-    }
-
-    fn opts(&self, address: IpAddr) -> Opts {
-        let password = self.target.password.expose();
-        OptsBuilder::default()
-            .ip_or_hostname(address.to_string())
-            .resolved_ips(Some(vec![address]))
-            .tcp_port(self.target.port)
-            .user(Some(self.target.user.as_str()))
-            .pass((!password.is_empty()).then_some(password))
-            .db_name(self.target.database.as_deref())
-            .prefer_socket(false)
-            .tcp_nodelay(true)
-            .max_allowed_packet(Some(MAX_ALLOWED_PACKET))
-            .wait_timeout(Some(WAIT_TIMEOUT_S))
-            .stmt_cache_size(0)
-            .into()
-    }
-}
-
-/// Looks the target's address up; none where it is written as a number.
-pub async fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
-    let found: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
-    if found.is_empty() {
-        return Err(std::io::Error::new(
-            std::io::ErrorKind::NotFound,
-            "the name has no address",
-        ));
-    }
-    Ok(found)
-}
-
-/// Connects to the first address that takes it; returns the last one tried.
-pub async fn connect(
-    endpoint: &Endpoint,
-    addresses: &[SocketAddr],
-) -> (SocketAddr, Result<Conn, Error>) {
-    let mut rest = addresses.iter().peekable();
-    while let Some(address) = rest.next() {
-        let result = Conn::new(endpoint.opts(address.ip())).await;
-        match result {
-            Err(error) if rest.peek().is_some() && outcome::is_address_trouble(&error) => {}
-            result => return (*address, result),
-        }
-    }
-    unreachable!("`resolve` gives at least one address")
-}
 
 #[derive(Debug)]
 struct Session {
@@ -123,6 +39,7 @@ struct Session {
     handshake_id: u32,
     peer: Arc<str>,
     canary: Option<String>,
+    _socket: Socket,
 }
 
 /// One client: at most one connection, its number, its canary.
@@ -197,8 +114,13 @@ impl Client {
     pub async fn probe(&mut self, slot: Slot, give_up: &CancellationToken) -> Sample {
         let started_ns = self.clock.raw_ns();
         let mut draft = Draft::default();
-        let result = self.attempt(&mut draft, give_up).await;
+        let result = match self.endpoint.may_probe(started_ns) {
+            Ok(()) => self.attempt(&mut draft, give_up).await,
+            Err(resting) => Err(resting),
+        };
         let finished_ns = self.clock.raw_ns();
+        self.endpoint
+            .note(&result, draft.connect_ns.is_some(), finished_ns);
         let sample = self.sample(slot, started_ns, finished_ns, draft, result);
         if !self.style.is_held() {
             self.close().await;
@@ -320,11 +242,7 @@ impl Client {
         give_up: &CancellationToken,
     ) -> Result<(), Verdict> {
         draft.phase = Some(Phase::Connect);
-        if !self.endpoint.admit(self.clock.raw_ns()) {
-            return Err(outcome::of_guard(
-                self.endpoint.target.max_connects_per_second,
-            ));
-        }
+        let socket = self.endpoint.admit(self.clock.raw_ns())?;
         let addresses = match self.endpoint.target.host.parse::<IpAddr>() {
             Ok(ip) => vec![SocketAddr::new(ip, self.endpoint.target.port)],
             Err(_) => {
@@ -352,14 +270,14 @@ impl Client {
         let begun_ns = self.clock.raw_ns();
         let endpoint = self.endpoint.clone();
         let connected = leash::run(
-            Box::pin(async move { connect(&endpoint, &addresses).await }),
+            Box::pin(async move { (connect(&endpoint, &addresses).await, socket) }),
             self.timeouts.connect_ns.map(Duration::from_nanos),
             give_up,
             &self.graveyard,
         )
         .await;
         draft.connect_ns = Some(elapsed(begun_ns, self.clock.raw_ns()));
-        let (peer, result) = match connected {
+        let ((peer, result), socket) = match connected {
             Ended::Done(done) => done,
             other => return Err(self.cut(other, Phase::Connect)),
         };
@@ -372,6 +290,7 @@ impl Client {
             handshake_id: conn.id(),
             peer,
             canary: None,
+            _socket: socket,
             conn,
         });
         Ok(())
