@@ -625,15 +625,14 @@ pub const CODES: &[Code] = {
             MySqlReference,
         ),
         row(
-            S::Server,
+            S::MySql,
             3159,
             "HY000",
             "",
             C::Tls,
             "ER_SECURE_TRANSPORT_REQUIRED",
-            Both,
-        )
-        .made("MariaDB, require_secure_transport=ON, a connection without TLS"),
+            MySqlReference,
+        ),
         row(
             S::Server,
             1129,
@@ -708,8 +707,7 @@ pub const CODES: &[Code] = {
             C::Killed,
             "ER_CONNECTION_KILLED",
             MariaDbReference,
-        )
-        .made("MariaDB, KILL CONNECTION while the statement runs"),
+        ),
         row(
             S::MySql,
             3169,

@@ -119,7 +119,7 @@ pub const WAYS: &[Way] = {
             "FIN while the connection was in use",
             "end of file, also in the middle of a packet",
             true,
-            "MariaDB after SIGTERM and SIGKILL; KILL CONNECTION of an idle client; HAProxy `shutdown sessions server`",
+            "MariaDB after SIGTERM and SIGKILL; KILL CONNECTION of an idle client and of one whose statement runs; HAProxy `shutdown sessions server`",
         ),
         way(
             O::ConnectionLost,
@@ -363,7 +363,8 @@ const TAIL: &str = "
 
 Nothing. After SIGTERM and SIGKILL an idle connection gets a FIN and no error
 packet (`connection_lost`, `closed`); the listener then refuses (`connect_failed`,
-`refused`). 1053 needs a statement that starts at the right moment, or MySQL 8 or
+`refused`). `KILL CONNECTION` gives a FIN too, with a statement under way as without
+(MariaDB 10.11; 1927 was never seen here), `KILL QUERY` gives 1317. 1053 needs a statement that starts at the right moment, or MySQL 8 or
 TiDB; it was never seen here.
 
 Numbers that ProxySQL only logs (9004, 9005, 9007 and up to 9020, of its monitor

@@ -155,6 +155,9 @@ impl Client {
         draft: &mut Draft,
         give_up: &CancellationToken,
     ) -> Result<(), Verdict> {
+        if self.endpoint.target.reach.follow_dns && self.session.is_some() {
+            self.follow_dns(draft, give_up).await?;
+        }
         if self.session.is_none() {
             self.open(draft, give_up).await?;
         }
@@ -243,27 +246,7 @@ impl Client {
     ) -> Result<(), Verdict> {
         draft.phase = Some(Phase::Connect);
         let socket = self.endpoint.admit(self.clock.raw_ns())?;
-        let addresses = match self.endpoint.target.host.parse::<IpAddr>() {
-            Ok(ip) => vec![SocketAddr::new(ip, self.endpoint.target.port)],
-            Err(_) => {
-                draft.phase = Some(Phase::Resolve);
-                let begun_ns = self.clock.raw_ns();
-                let (host, port) = (self.endpoint.target.host.clone(), self.endpoint.target.port);
-                let looked_up = leash::run(
-                    Box::pin(async move { resolve(&host, port).await }),
-                    self.timeouts.resolve_ns.map(Duration::from_nanos),
-                    give_up,
-                    &self.graveyard,
-                )
-                .await;
-                draft.resolve_ns = Some(elapsed(begun_ns, self.clock.raw_ns()));
-                match looked_up {
-                    Ended::Done(Ok(addresses)) => addresses,
-                    Ended::Done(Err(error)) => return Err(outcome::of_resolve_error(&error)),
-                    other => return Err(self.cut(other, Phase::Resolve)),
-                }
-            }
-        };
+        let addresses = self.look_up(draft, give_up).await?;
         draft.phase = Some(Phase::Connect);
         // Unless it fails with an answer, it is not known which one was tried.
         draft.peer = (addresses.len() == 1).then(|| self.texts.get(&addresses[0].to_string()));
@@ -293,6 +276,52 @@ impl Client {
             _socket: socket,
             conn,
         });
+        Ok(())
+    }
+
+    /// Asks where the name points now. A number is no name.
+    async fn look_up(
+        &mut self,
+        draft: &mut Draft,
+        give_up: &CancellationToken,
+    ) -> Result<Vec<SocketAddr>, Verdict> {
+        let (host, port) = (self.endpoint.target.host.clone(), self.endpoint.target.port);
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, port)]);
+        }
+        draft.phase = Some(Phase::Resolve);
+        let begun_ns = self.clock.raw_ns();
+        let looked_up = leash::run(
+            Box::pin(async move { resolve(&host, port).await }),
+            self.timeouts.resolve_ns.map(Duration::from_nanos),
+            give_up,
+            &self.graveyard,
+        )
+        .await;
+        let took_ns = elapsed(begun_ns, self.clock.raw_ns());
+        *draft.resolve_ns.get_or_insert(0) += took_ns;
+        match looked_up {
+            Ended::Done(Ok(addresses)) => Ok(addresses),
+            Ended::Done(Err(error)) => Err(outcome::of_resolve_error(&error)),
+            other => Err(self.cut(other, Phase::Resolve)),
+        }
+    }
+
+    /// Leaves a held connection whose address the name no longer has.
+    async fn follow_dns(
+        &mut self,
+        draft: &mut Draft,
+        give_up: &CancellationToken,
+    ) -> Result<(), Verdict> {
+        let addresses = self.look_up(draft, give_up).await?;
+        let stays = self.session.as_ref().is_some_and(|session| {
+            addresses
+                .iter()
+                .any(|address| *session.peer == *address.to_string())
+        });
+        if !stays {
+            self.close().await;
+        }
         Ok(())
     }
 

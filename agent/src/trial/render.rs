@@ -32,31 +32,20 @@ struct Screen {
 impl Screen {
     /// A label and its text, broken between words; further lines are indented.
     fn line(&mut self, label: &str, text: &str) {
-        let mut column = LABEL;
-        let _ = write!(self.out, "{label:<LABEL$}");
-        for (index, word) in text.split(' ').enumerate() {
-            let length = word.chars().count();
-            if index > 0 && column + 1 + length > self.width {
-                let _ = write!(self.out, "\n{:LABEL$}", "");
-                column = LABEL;
-            } else if index > 0 {
-                self.out.push(' ');
-                column += 1;
-            }
-            self.out.push_str(word);
-            column += length;
-        }
-        self.out.push('\n');
+        self.words(&format!("{label:<LABEL$}"), LABEL, text);
     }
 
     fn item(&mut self, text: &str) {
-        let indent = 2;
+        self.words("- ", 2, text);
+    }
+
+    fn words(&mut self, first: &str, indent: usize, text: &str) {
+        self.out.push_str(first);
         let mut column = indent;
-        self.out.push_str("- ");
         for (index, word) in text.split(' ').enumerate() {
             let length = word.chars().count();
             if index > 0 && column + 1 + length > self.width {
-                self.out.push_str("\n  ");
+                let _ = write!(self.out, "\n{:indent$}", "");
                 column = indent;
             } else if index > 0 {
                 self.out.push(' ');
@@ -87,6 +76,8 @@ pub(crate) fn screen(report: &Report, width: usize) -> String {
     } else {
         format!("{} ({})", report.address, witness.peer)
     };
+    s.words("", 0, &headline(report));
+    s.out.push('\n');
     s.line("target", &reached);
     if witness.addresses.len() > 1 {
         let all: Vec<_> = witness.addresses.iter().map(ToString::to_string).collect();
@@ -119,6 +110,27 @@ pub(crate) fn screen(report: &Report, width: usize) -> String {
     });
     s.out.push_str(&next(report));
     s.out
+}
+
+/// The whole in a sentence.
+fn headline(report: &Report) -> String {
+    use super::conclude::Kind;
+    let facts = &report.facts;
+    let probes = facts.held.probes + facts.new.probes;
+    let ok = facts.held.ok + facts.new.ok;
+    let server = product(&report.witness.answer.version);
+    let what = match report.findings.kind {
+        Kind::Direct => format!("{server}, reached directly"),
+        Kind::PassThrough => format!("a TCP proxy, load balancer or NAT in front of {server}"),
+        Kind::Terminates => format!("a proxy that speaks the protocol in front of {server}"),
+        Kind::CannotTell => format!("{server}, directly or behind something"),
+    };
+    format!(
+        "{}: {what}; {ok} of {probes} probes answered, held p50 {} ms, p99 {} ms",
+        report.address,
+        ms(facts.held.took(500)),
+        ms(facts.held.took(990)),
+    )
 }
 
 fn version(report: &Report) -> String {
