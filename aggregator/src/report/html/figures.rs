@@ -14,6 +14,9 @@ use crate::report::plot::svg::{Anchor, Svg};
 use crate::report::table::{Table, cut};
 use crate::report::tables::client_words;
 
+/// Shorter than that is drawn as that: a slot whose due time comes just before
+/// its answer has a response of next to nothing.
+const LEAST_NS: i64 = 10_000;
 /// Outages in a figure: the longest.
 const MOST_WINDOWS: usize = 40;
 /// Classes of lines in the style sheet.
@@ -31,9 +34,11 @@ pub fn percentiles(
     let lines: Vec<&(&Lane, String)> = lanes.iter().filter(|(l, _)| !of(l).is_empty()).collect();
     let bottom = HEIGHT - 38.0;
     let legend = 14.0 * lines.len().div_ceil(2) as f64;
-    let values = lines
-        .iter()
-        .flat_map(|(lane, _)| of(lane).iter().map(|(_, v)| v.ns.max(1) as f64 / 1e6));
+    let values = lines.iter().flat_map(|(lane, _)| {
+        of(lane)
+            .iter()
+            .map(|(_, v)| v.ns.max(LEAST_NS) as f64 / 1e6)
+    });
     let (low, high) = values.fold((f64::INFINITY, 0.0f64), |(a, b), v| (a.min(v), b.max(v)));
     if !low.is_finite() {
         return None;
@@ -85,7 +90,7 @@ pub fn percentiles(
             } else {
                 nines * 1.6
             };
-            let point = (x.at(at), y.at(value.ns.max(1) as f64 / 1e6));
+            let point = (x.at(at), y.at(value.ns.max(LEAST_NS) as f64 / 1e6));
             if value.is_more_than {
                 unanswered.get_or_insert(point.0);
                 continue;

@@ -21,6 +21,8 @@ function palette() {
     noData: colour("--no-data"),
     page: colour("--page"),
     ink: colour("--ink"),
+    line: colour("--line"),
+    fault: colour("--fault"),
     soft: colour("--ink-soft"),
     series: ["--band", "--accent", "--second", "--third", "--fourth", "--fifth"].map(colour),
     hatches: new Map(),
@@ -102,6 +104,11 @@ function svgElement(name, attributes, text) {
   return element;
 }
 
+/** What witnesses saw of a fault while it took effect. */
+function witnessed(fault) {
+  return ["refused", "cut", "gone"].filter((name) => fault[name]);
+}
+
 /** A canvas with its overlay; `height` is known to whoever draws. */
 class Plot {
   constructor(element, view) {
@@ -146,33 +153,48 @@ class Plot {
     this.svg.appendChild(svgElement(name, attributes, text));
   }
 
-  axis(bottom) {
+  /** What lies under the data. */
+  axis(colours, bottom) {
+    this.areas(colours, bottom);
+    this.context.fillStyle = colours.line;
     for (const [ns, text] of ticks(this.view.from, this.view.to, Math.max(4, (this.right - LEFT) / 90))) {
       const x = this.x(ns);
-      this.add("line", { x1: x, x2: x, y1: TOP, y2: bottom, class: "grid" });
+      this.context.fillRect(Math.round(x), TOP, 1, bottom - TOP);
       this.add("text", { x, y: bottom + 14, "text-anchor": "middle" }, text);
     }
     this.add("text", { x: LEFT - 8, y: bottom + 14, "text-anchor": "end" }, "s after the begin");
   }
 
-  /** A fault: from asked for through what was witnessed to cleared. */
-  faults(faults, bottom) {
+  /** How long each fault lasted: from asked for through what was witnessed,
+      then, fainter, until it was undone. */
+  areas(colours, bottom) {
     const clamp = (x) => Math.min(this.right, Math.max(LEFT, x));
+    const area = (from, to, alpha) => {
+      const [a, b] = [clamp(this.x(from)), clamp(this.x(to))];
+      if (b > a) {
+        this.context.globalAlpha = alpha;
+        this.context.fillStyle = colours.fault;
+        this.context.fillRect(a, TOP, b - a, bottom - TOP);
+        this.context.globalAlpha = 1;
+      }
+    };
+    for (const fault of this.data.run.faults) {
+      const seen = witnessed(fault);
+      const until = Math.max(fault.asked[1], ...seen.map((name) => fault[name][1]));
+      area(fault.asked[0], until, 0.22);
+      if (fault.cleared) {
+        area(until, fault.cleared[1], 0.09);
+      } else if (fault.is_lasting) {
+        area(until, this.view.to, 0.09);
+      }
+    }
+  }
+
+  /** The moments of each fault: when it was asked for and what was witnessed. */
+  faults(faults, bottom) {
     let labelled = LEFT;
     for (const fault of faults) {
-      const seen = ["refused", "cut", "gone"].filter((name) => fault[name]);
-      const until = Math.max(fault.asked[1], ...seen.map((name) => fault[name][1]));
-      const end = fault.cleared ? fault.cleared[1] : this.view.to;
-      const area = (from, to, extra) => {
-        const [a, b] = [clamp(this.x(from)), clamp(this.x(to))];
-        if (b > a) {
-          this.add("rect", { x: a, y: TOP, width: b - a, height: bottom - TOP, class: "fault-area" + extra });
-        }
-      };
-      area(fault.asked[0], until, "");
-      if (fault.cleared || fault.is_lasting) {
-        area(until, end, " lasting");
-      }
+      const seen = witnessed(fault);
       const line = (ns, extra) => {
         const x = this.x(ns);
         if (x >= LEFT && x <= this.right) {
@@ -230,7 +252,7 @@ class Timeline extends Plot {
 
   draw(colours) {
     const width = this.fit(this.bottom + 22);
-    this.axis(this.bottom);
+    this.axis(colours, this.bottom);
     for (const place of this.places) {
       if (place.title !== undefined) {
         this.add("text", { x: 2, y: place.y + 12, class: "strong" }, shorten(place.title, 30));
@@ -282,7 +304,7 @@ class Timeline extends Plot {
   drawOnes(colours, place, strip, top, tall) {
     const lane = place.lane;
     const pixels = (this.right - LEFT) * (lane.interval_ns / (this.view.to - this.view.from));
-    if (pixels < 6) {
+    if (pixels < 10) {
       return;
     }
     const ones = this.data.ones;
@@ -293,10 +315,15 @@ class Timeline extends Plot {
       }
       const begun = ones.due[at] + ones.begunUs[at] * 1e3;
       const [a, b] = [this.x(begun), this.x(begun + ones.tookUs[at] * 1e3)];
+      // At the foot of the strip, so that its colour stays to be seen.
+      const foot = top + tall;
+      const left = Math.max(LEFT, a);
       this.context.fillStyle = colours.ink;
-      this.context.fillRect(Math.max(LEFT, a) - 0.5, top, 1.2, tall);
-      if (b > a + 1) {
-        this.context.fillRect(Math.max(LEFT, a), top + tall / 2 - 0.5, Math.min(b, this.right) - Math.max(LEFT, a), 1);
+      if (a >= LEFT) {
+        this.context.fillRect(a - 0.6, foot - tall * 0.35, 1.2, tall * 0.35);
+      }
+      if (b > left + 1) {
+        this.context.fillRect(left, foot - 1, Math.min(b, this.right) - left, 1);
       }
     }
   }
@@ -385,10 +412,11 @@ class Latency extends Plot {
   draw(colours) {
     const width = this.fit(this.height);
     const bottom = this.height - 22;
-    this.axis(bottom);
+    this.axis(colours, bottom);
     for (let power = Math.ceil(Math.log10(this.low)); Math.pow(10, power) <= this.high; power += 1) {
       const ms = Math.pow(10, power);
-      this.add("line", { x1: LEFT, x2: this.right, y1: this.y(ms), y2: this.y(ms), class: "grid" });
+      this.context.fillStyle = colours.line;
+      this.context.fillRect(LEFT, Math.round(this.y(ms)), this.right - LEFT, 1);
       this.add("text", { x: LEFT - 8, y: this.y(ms) + 4, "text-anchor": "end" },
         (ms >= 1 ? String(ms) : ms.toFixed(-power)) + " ms");
     }
