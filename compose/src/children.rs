@@ -18,6 +18,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gapscope_proto::clock::Clock;
 use rustix::process::{Pid, Signal};
 
 use crate::exec::EXEC;
@@ -193,6 +194,24 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Waits, for some seconds, until the kernel shows a process as stopped; tells how
+/// that went.
+pub async fn frozen(clock: &dyn Clock, pid: i32, asked_ns: i64) -> String {
+    for _ in 0..1_000 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name, in parentheses, may hold anything; the state follows it.
+        let state = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next());
+        if state == Some('T') {
+            let after = clock.raw_ns().saturating_sub(asked_ns);
+            return format!("seen stopped within {:.1} ms", after as f64 / 1e6);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    "was not seen stopped".to_owned()
 }
 
 /// The last lines of a file; empty if it cannot be read.

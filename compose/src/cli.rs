@@ -55,6 +55,10 @@ pub struct Run {
     /// Probe for this long instead
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub duration: Option<u64>,
+    /// Divide all times of the timeline, and the run's, by this; clients and health
+    /// checks keep their pace
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub faster: Option<u32>,
     /// Do this to the subject instead: stop, kill, hang or black_hole
     #[arg(long, value_name = "STEP", value_parser = fault())]
     pub fault: Option<Action>,
@@ -106,5 +110,5 @@ fn word<T: Clone + Send + Sync + 'static>(
 }
 
 fn fault() -> impl clap::builder::TypedValueParser<Value = Action> {
-    word(&["stop", "kill", "hang", "black_hole"], Action::from_word)
+    word(Action::FAULTS, Action::from_word)
 }

@@ -433,16 +433,32 @@ fn local_faults(
         })
         .collect();
     local.sort_by_key(|fault| (fault.asked.earliest_ns, fault.id));
+    // Where the lab cuts every connection between two repetitions, what comes of
+    // that is no fault's.
+    let resets: Vec<i64> = faults
+        .iter()
+        .filter(|fault| fault.scope == FaultScope::Mark && fault.step == RESET)
+        .filter_map(|fault| times.iter().find(|t| t.fault == fault.id))
+        .map(|t| t.asked.earliest_ns)
+        .collect();
     for at in 0..local.len() {
         let begin = local[at].asked.earliest_ns;
         local[at].until_ns = local[at + 1..]
             .iter()
+            // What was done to another proxy does not end what was done to this.
+            .filter(|next| next.reach != Reach::Nobody)
             .map(|next| next.asked.earliest_ns)
-            .find(|next| *next > begin)
+            .chain(resets.iter().copied())
+            .filter(|next| *next > begin)
+            .min()
             .unwrap_or(i64::MAX);
     }
     local
 }
+
+/// The step of a mark that ends the horizon of the fault before it: the lab made
+/// everything as new.
+pub const RESET: &str = "reset";
 
 /// Compares what was found with what the agents counted themselves.
 fn balance(

@@ -66,10 +66,16 @@ fn choose(options: &Run) -> Result<Chosen> {
         like_lab08: options.like_lab08,
         no_jitter: options.no_jitter,
         proxies: options.proxy.clone(),
+        faster: options.faster,
     };
     let parse = |overrides: &Overrides| {
-        Scenario::parse_with(&origin, &text, overrides)
-            .map_err(|errors| Problem::usage(format!("the scenario is wrong\n{errors}")))
+        Scenario::parse_with(&origin, &text, overrides).map_err(|errors| {
+            if errors.is_command_line() {
+                Problem::usage(errors.to_string())
+            } else {
+                Problem::usage(format!("the scenario is wrong\n{errors}"))
+            }
+        })
     };
     let mut scenario = parse(&overrides)?;
     let real = |kind: &ProxyKind| kind.runtime() == RuntimeKind::Process;
@@ -105,7 +111,9 @@ fn choose(options: &Run) -> Result<Chosen> {
     let backend = options.backend.unwrap_or(default_backend(runtime));
     if backend == BackendKind::Mariadb {
         for step in &scenario.timeline {
-            mariadb::can(step.action).map_err(|why| not_applicable(step, "MariaDB", &why))?;
+            if scenario.backends.contains(&step.subject) {
+                mariadb::can(step.action).map_err(|why| not_applicable(step, "MariaDB", &why))?;
+            }
         }
     }
     Ok(Chosen {
@@ -131,6 +139,9 @@ fn changes(options: &Run) -> Vec<String> {
     }
     if let Some(fault) = options.fault {
         changes.push(format!("--fault {fault}"));
+    }
+    if let Some(by) = options.faster {
+        changes.push(format!("--faster {by}"));
     }
     if options.no_jitter {
         changes.push("--no-jitter".to_owned());
@@ -483,6 +494,7 @@ async fn watch(
     let mut player = Player::new(
         Arc::clone(clock),
         &mut up.lab.backends,
+        &mut up.lab.proxies,
         &up.found.subjects,
         &mut record,
         &mut tell,
