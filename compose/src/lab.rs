@@ -67,7 +67,7 @@ impl Lab {
                 .any(|proxy| proxy.kind.runtime() == RuntimeKind::Process);
         let host = if needs_programs {
             Some(Host::new(
-                make.itself.clone(),
+                lab.folder.itself().clone(),
                 make.named.clone(),
                 Arc::clone(&make.clock),
             )?)

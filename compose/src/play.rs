@@ -22,6 +22,7 @@ use crate::error::{Problem, Result};
 use crate::runtime::{Applied, Backend, Proxy};
 use crate::scenario::{Action, EVERY_PROXY};
 use crate::timeline::Due;
+use crate::view::{self, Change, Watching};
 use crate::witness::Seen;
 
 /// Witnesses that must be there first are called this long before a step.
@@ -49,11 +50,13 @@ pub struct Player<'a> {
     record: &'a mut dyn Record,
     say: &'a mut dyn FnMut(&str),
     open: Vec<Open>,
+    views: Option<Watching>,
 }
 
 enum Event {
     Due,
     Seen(usize, Option<Seen>),
+    View(Option<Change>),
 }
 
 impl<'a> Player<'a> {
@@ -74,7 +77,13 @@ impl<'a> Player<'a> {
             record,
             say,
             open: Vec::new(),
+            views: None,
         }
+    }
+
+    /// Also records when proxies change their minds about backends.
+    pub fn look_at_views(&mut self) {
+        self.views = Some(view::watch(self.proxies, &self.clock));
     }
 
     /// Carries out `due`, in order, `origin_ns` being the run's start; then goes
@@ -82,12 +91,7 @@ impl<'a> Player<'a> {
     /// run ends.
     pub async fn play(&mut self, due: &[Due], origin_ns: i64) -> Result<std::convert::Infallible> {
         for step in due {
-            let at = origin_ns.saturating_add(i64::try_from(step.at_ns).unwrap_or(i64::MAX));
-            self.listen_until(at.saturating_sub(PREPARE_BEFORE_NS))
-                .await?;
-            self.prepare(step).await?;
-            self.listen_until(at).await?;
-            self.carry_out(step).await?;
+            self.play_one(step, origin_ns).await?;
         }
         self.listen_until(i64::MAX).await?;
         Err(Problem::new("the end of time was reached"))
@@ -120,12 +124,89 @@ impl<'a> Player<'a> {
         self.applied(step, applied, scope).await
     }
 
+    /// One step, due `at_ns` after `origin_ns`.
+    pub async fn play_one(&mut self, step: &Due, origin_ns: i64) -> Result<()> {
+        let at = origin_ns.saturating_add(i64::try_from(step.at_ns).unwrap_or(i64::MAX));
+        self.listen_until(at.saturating_sub(PREPARE_BEFORE_NS))
+            .await?;
+        self.prepare(step).await?;
+        self.listen_until(at).await?;
+        self.carry_out(step).await
+    }
+
+    /// Tells people something.
+    pub fn say(&mut self, text: &str) {
+        (self.say)(text);
+    }
+
+    /// The name of the backend that probes know by this identity.
+    pub fn backend_of(&self, identity: &str) -> Option<String> {
+        self.subjects
+            .iter()
+            .find(|subject| subject.identity.as_deref() == Some(identity))
+            .map(|subject| subject.name.clone())
+    }
+
+    /// The identity by which probes know a backend.
+    pub fn identity_of(&self, name: &str) -> Option<String> {
+        self.subjects
+            .iter()
+            .find(|subject| subject.name == name)
+            .and_then(|subject| subject.identity.clone())
+    }
+
+    /// What some proxy holds against some backend; none if every proxy that can be
+    /// asked believes in every one.
+    pub async fn doubts(&mut self) -> Option<String> {
+        for proxy in self.proxies.iter() {
+            let Some(mut viewer) = proxy.viewer() else {
+                continue;
+            };
+            match viewer.look().await {
+                Err(why) => return Some(format!("proxy `{}` does not tell: {why}", proxy.name())),
+                Ok(beliefs) => {
+                    let doubt = beliefs.iter().find(|b| b.state != "UP");
+                    if let Some(doubt) = doubt {
+                        return Some(format!(
+                            "proxy `{}` holds `{}` for {}",
+                            proxy.name(),
+                            doubt.backend,
+                            doubt.state
+                        ));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Cuts every client's connection at every backend.
+    pub async fn cut_clients(&mut self) -> Result<String> {
+        let mut said = Vec::new();
+        for backend in self.backends.iter_mut() {
+            let what = backend.cut_clients().await?;
+            said.push(format!("{} {what}", backend.name()));
+        }
+        Ok(said.join(", "))
+    }
+
+    /// Notes that a proxy changed its mind about a backend.
+    async fn note_view(&mut self, change: &Change) -> Result<()> {
+        let text = change.in_words();
+        (self.say)(&text);
+        self.note("proxy_view", change.when, &text).await
+    }
+
     /// Notes something that happened to all, and ends the horizon of what was
     /// before: see the analysis of repetitions.
     pub async fn note_reset(&mut self, asked: Span, detail: &str) -> Result<()> {
+        self.note("reset", asked, detail).await
+    }
+
+    async fn note(&mut self, step: &str, asked: Span, detail: &str) -> Result<()> {
         let fault = Fault {
             id: 0,
-            step: "reset".to_owned(),
+            step: step.to_owned(),
             subject: String::new(),
             identity: None,
             scope: FaultScope::Mark,
@@ -245,9 +326,12 @@ impl<'a> Player<'a> {
             let event = tokio::select! {
                 () = until(clock.as_ref(), at_ns) => Event::Due,
                 event = next_seen(&mut self.open) => event,
+                change = next_change(&mut self.views) => Event::View(change),
             };
             match event {
                 Event::Due => return Ok(()),
+                Event::View(Some(change)) => self.note_view(&change).await?,
+                Event::View(None) => self.views = None,
                 Event::Seen(index, None) => self.open[index].seen = None,
                 Event::Seen(index, Some(seen)) => self.saw(index, seen).await?,
             }
@@ -368,6 +452,14 @@ fn hull(a: Span, b: Span) -> Span {
     Span {
         earliest_ns: a.earliest_ns.min(b.earliest_ns),
         latest_ns: a.latest_ns.max(b.latest_ns),
+    }
+}
+
+/// The next change of a proxy's mind; waits for ever if nobody looks.
+async fn next_change(views: &mut Option<Watching>) -> Option<Change> {
+    match views {
+        Some(views) => views.changes.recv().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -46,6 +46,9 @@ pub trait Backend {
     fn prepare(&mut self, action: Action) -> LocalBoxFuture<'_, Result<()>>;
     /// Carries out a step.
     fn apply<'a>(&'a mut self, due: &'a Due) -> LocalBoxFuture<'a, Result<Applied>>;
+    /// Cuts the connections of all clients, as an administrator who ends them, and
+    /// serves on; tells how many, or what it did. One that is down has none.
+    fn cut_clients(&mut self) -> LocalBoxFuture<'_, Result<String>>;
     /// Ends it for good; nothing of it is left when this returns.
     fn shut_down(&mut self) -> LocalBoxFuture<'_, ()>;
 }

@@ -171,6 +171,11 @@ impl Backend for EmbeddedBackend {
         self.carry_out(due).boxed_local()
     }
 
+    fn cut_clients(&mut self) -> LocalBoxFuture<'_, Result<String>> {
+        let cut = self.inner.cut_clients();
+        futures::future::ready(Ok(cut.to_string())).boxed_local()
+    }
+
     fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
         self.inner.shutdown().boxed_local()
     }

@@ -83,10 +83,10 @@ fn unknown_words_are_named_with_the_allowed_ones() {
         &["unknown subject `b3`", "b1, b2"],
     );
     check(
-        &with("[[timeline]]\nat = \"10s\"\ndo = \"stop\"\nsubject = \"haproxy\"\n"),
+        &with("[[timeline]]\nat = \"10s\"\ndo = \"black_hole\"\nsubject = \"haproxy\"\n"),
         9,
-        "subject",
-        &["is a proxy", "b1, b2"],
+        "do",
+        &["is a proxy", "b1, b2", "allowed for a proxy: stop, kill"],
     );
 }
 

@@ -20,7 +20,7 @@ use super::{Host, PORT_ATTEMPTS, free_port, version_line};
 use crate::children::{Child, frozen};
 use crate::error::{Problem, Result};
 use crate::folder::{LabFolder, write_private};
-use crate::login::until_it_answers;
+use crate::login::{say, until_it_answers};
 use crate::runtime::{Applied, Backend};
 use crate::scenario::Action;
 use crate::timeline::Due;
@@ -80,6 +80,8 @@ pub struct Mariadb {
     host: Host,
     programs: Programs,
     login: Login,
+    /// Who may end others' connections.
+    admin: Login,
     server_id: u32,
     /// Data, sockets, log.
     place: PathBuf,
@@ -154,9 +156,13 @@ impl Mariadb {
     ) -> Result<Self> {
         let place = folder.private(&format!("backend-{server_id}"), host.user.as_ref())?;
         copy(host, folder, template, &place.join("data")).await?;
+        let admin = Login {
+            user: "gapscope_admin".to_owned(),
+            password: format!("{:032x}", rand::random::<u128>()),
+        };
         write_private(
             &place.join("init.sql"),
-            &init_sql(login),
+            &init_sql(login, &admin),
             host.user.as_ref(),
         )?;
         let mut last = None;
@@ -172,6 +178,7 @@ impl Mariadb {
                 host: host.clone(),
                 programs: programs.clone(),
                 login: login.clone(),
+                admin: admin.clone(),
                 server_id,
                 place: place.clone(),
                 port,
@@ -378,6 +385,26 @@ impl Backend for Mariadb {
         self.carry_out(due).boxed_local()
     }
 
+    fn cut_clients(&mut self) -> LocalBoxFuture<'_, Result<String>> {
+        async move {
+            if !matches!(self.child.ended(), Ok(None)) {
+                return Ok("is down".to_owned());
+            }
+            let text = format!("KILL USER '{}'", self.login.user);
+            say(self.address(), &self.admin, &text, Duration::from_secs(5))
+                .await
+                .map(|()| "all".to_owned())
+                .map_err(|error| {
+                    Problem::new(format!(
+                        "cannot end the connections to backend `{}` at {}: {error}",
+                        self.name,
+                        self.address()
+                    ))
+                })
+        }
+        .boxed_local()
+    }
+
     fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
         async move { self.child.end(Duration::ZERO).await }.boxed_local()
     }
@@ -396,12 +423,16 @@ pub fn can(action: Action) -> std::result::Result<(), String> {
 }
 
 /// The user whom probes log in as may do nothing but log in.
-fn init_sql(login: &Login) -> String {
+fn init_sql(login: &Login, admin: &Login) -> String {
     format!(
-        "CREATE USER IF NOT EXISTS '{user}'@'127.0.0.1' IDENTIFIED BY '{password}';\n\
+        "CREATE USER IF NOT EXISTS '{admin}'@'127.0.0.1' IDENTIFIED BY '{secret}';\n\
+         GRANT ALL PRIVILEGES ON *.* TO '{admin}'@'127.0.0.1';\n\
+         CREATE USER IF NOT EXISTS '{user}'@'127.0.0.1' IDENTIFIED BY '{password}';\n\
          CREATE USER IF NOT EXISTS '{CHECK_USER}'@'127.0.0.1';\n",
         user = login.user,
         password = login.password,
+        admin = admin.user,
+        secret = admin.password,
     )
 }
 
