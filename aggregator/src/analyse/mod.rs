@@ -15,6 +15,7 @@ pub mod fault;
 pub mod latency;
 pub mod load;
 pub mod merge;
+pub mod repeat;
 pub mod row;
 pub mod run;
 pub mod series;
