@@ -194,20 +194,21 @@ impl<'a> Player<'a> {
     async fn note_view(&mut self, change: &Change) -> Result<()> {
         let text = change.in_words();
         (self.say)(&text);
-        self.note("proxy_view", change.when, &text).await
+        self.note("proxy_view", &change.proxy, change.when, &text)
+            .await
     }
 
     /// Notes something that happened to all, and ends the horizon of what was
     /// before: see the analysis of repetitions.
     pub async fn note_reset(&mut self, asked: Span, detail: &str) -> Result<()> {
-        self.note("reset", asked, detail).await
+        self.note("reset", "", asked, detail).await
     }
 
-    async fn note(&mut self, step: &str, asked: Span, detail: &str) -> Result<()> {
+    async fn note(&mut self, step: &str, subject: &str, asked: Span, detail: &str) -> Result<()> {
         let fault = Fault {
             id: 0,
             step: step.to_owned(),
-            subject: String::new(),
+            subject: subject.to_owned(),
             identity: None,
             scope: FaultScope::Mark,
             clock: self.clock.key(),

@@ -213,7 +213,7 @@ mod tests {
             scope,
             clock: ClockKey {
                 boot_id: "b".to_owned(),
-                time_namespace: "t".to_owned(),
+                time_namespace: 1,
             },
             asked,
             listener_refused: None,
@@ -238,7 +238,11 @@ mod tests {
         let found = groups(&faults, |_| true);
         let ids: Vec<&[u32]> = found.iter().map(|g| g.faults.as_slice()).collect();
         assert_eq!(ids, [&[1, 4][..], &[2, 5][..]]);
-        assert!(groups(&faults, |id| id != 4).iter().all(|g| g.step != "stop"));
+        assert!(
+            groups(&faults, |id| id != 4)
+                .iter()
+                .all(|g| g.step != "stop")
+        );
     }
 
     fn once(number: usize, gap_ms: i64, is_at_least: bool) -> Once {
@@ -253,10 +257,7 @@ mod tests {
                 ns: gap_ms * MS,
                 is_at_least,
             },
-            outage_ns: (
-                gap_ms * MS - 10 * MS,
-                (!is_at_least).then_some(gap_ms * MS),
-            ),
+            outage_ns: (gap_ms * MS - 10 * MS, (!is_at_least).then_some(gap_ms * MS)),
         }
     }
 
@@ -293,6 +294,10 @@ mod tests {
         // 8 values, ranks 1 and 8; the eighth is not over.
         assert_eq!(found.gap_interval, Some((2_000 * MS, None)));
         let all: Vec<Once> = (2..=9).map(|n| once(n, 2_000, n > 3)).collect();
-        assert_eq!(together(9, all, 10 * MS).gap_median, None, "most are not over");
+        assert_eq!(
+            together(9, all, 10 * MS).gap_median,
+            None,
+            "most are not over"
+        );
     }
 }

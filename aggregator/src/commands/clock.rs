@@ -1,14 +1,11 @@
 //! The subcommand `clock`: how the clocks of a run's agents stand to the
 //! aggregator's, and how far that is known.
 
-use std::path::PathBuf;
-
-use super::report::layout;
+use super::shown::Shown;
 use crate::analyse::timeline::{Aligned, timelines};
 use crate::exit::Exit;
 use crate::output;
 use crate::report::{clock, text};
-use crate::store::RunFolder;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -22,18 +19,11 @@ pub enum Format {
 /// Its arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A run's id, the beginning of it, `latest`, or its folder.
-    #[arg(value_name = "RUN|FOLDER")]
-    run: String,
+    #[command(flatten)]
+    shown: Shown,
     /// How to print.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Columns of the text; the terminal's by default, or 80.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(60..=1000))]
-    width: Option<u16>,
-    /// Where runs are kept.
-    #[arg(long, default_value = "./runs", value_name = "DIR")]
-    data: PathBuf,
 }
 
 fn view(aligned: &Aligned) -> clock::AgentClock<'_> {
@@ -55,7 +45,7 @@ fn view(aligned: &Aligned) -> clock::AgentClock<'_> {
 /// # Errors
 /// When there is no such run, or it cannot be read.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
-    let folder = RunFolder::find(&args.data, &args.run)?;
+    let folder = args.shown.open()?;
     let found = timelines(&folder)?;
     let agents: Vec<clock::AgentClock<'_>> = found.agents.iter().map(view).collect();
     let text = match args.format {
@@ -73,7 +63,7 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
             .into_iter()
             .filter(|table| !table.rows.is_empty())
             .collect();
-            text::tables(&tables, &caveats, layout(args.width))
+            text::tables(&tables, &caveats, args.shown.layout())
         }
     };
     output::data(text.trim_end());

@@ -1,13 +1,12 @@
 //! The subcommand `report`: analyses a run, prints the result, and keeps it in
 //! the run's folder.
 
-use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::shown::{Shown, layout};
 use crate::analyse::run::{Analysis, analyse};
 use crate::exit::Exit;
 use crate::output;
-use crate::report::text::Layout;
 use crate::report::{files, json, markdown, model, text};
 use crate::store::RunFolder;
 
@@ -25,18 +24,11 @@ pub enum Format {
 /// Its arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A run's id, the beginning of it, `latest`, or its folder.
-    #[arg(value_name = "RUN|FOLDER")]
-    run: String,
+    #[command(flatten)]
+    shown: Shown,
     /// How to print.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Columns of the text; the terminal's by default, or 80.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(60..=1000))]
-    width: Option<u16>,
-    /// Where runs are kept.
-    #[arg(long, default_value = "./runs", value_name = "DIR")]
-    data: PathBuf,
 }
 
 /// A run's report, ready to be printed.
@@ -96,32 +88,15 @@ pub fn as_text(analysis: &Analysis, width: Option<u16>) -> String {
     text::render(&model::report(analysis), layout(width))
 }
 
-/// In `width` columns, or the terminal's; in colour on a terminal.
-pub(super) fn layout(width: Option<u16>) -> Layout {
-    Layout {
-        width: usize::from(width.unwrap_or_else(terminal_width)),
-        colour: std::io::stdout().is_terminal()
-            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-    }
-}
-
-fn terminal_width() -> u16 {
-    rustix::termios::tcgetwinsize(std::io::stdout())
-        .ok()
-        .map(|size| size.ws_col)
-        .filter(|columns| *columns > 0)
-        .unwrap_or(80)
-}
-
 /// Carries it out.
 ///
 /// # Errors
 /// When there is no such run, or it cannot be read.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
-    let folder = RunFolder::find(&args.data, &args.run)?;
+    let folder = args.shown.open()?;
     let reported = make(&folder)?;
     let text = match args.format {
-        Format::Text => as_text(&reported.analysis, args.width),
+        Format::Text => text::render(&model::report(&reported.analysis), args.shown.layout()),
         Format::Markdown => reported.markdown,
         Format::Json => reported.json,
     };

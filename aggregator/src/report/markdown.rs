@@ -1,6 +1,7 @@
 //! The report as Markdown, written into the run's folder.
 
-use super::model::{Report, Section};
+use super::model::Report;
+use super::sections::Section;
 use super::table::{Align, Table};
 
 /// Renders a report.

@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::figures::{NONE, bare_seconds, short};
 use super::table::Table;
+use super::tables::client_words;
 use crate::analyse::repeat::{self, Censored, Group, Modes, Once, Repeated, Share};
 use crate::analyse::row::Row;
 use crate::analyse::run::Analysis;
@@ -49,12 +50,7 @@ fn title(group: &Group) -> String {
 }
 
 fn key(row: &Row) -> [String; 2] {
-    let style = if row.kind.is_bare() {
-        row.style.to_string()
-    } else {
-        format!("{} {}", row.style, row.kind)
-    };
-    [row.target.to_string(), style]
+    [row.target.to_string(), client_words(row)]
 }
 
 fn verdicts(group: &Group, rows: &[(&Row, &Repeated)], deadline: &str) -> Table {
@@ -139,9 +135,9 @@ fn lengths(group: &Group, rows: &[(&Row, &Repeated)]) -> Table {
             style,
             repeated.first.map_or(NONE.to_owned(), gap_text),
             median_text(repeated),
-            repeated.gap_interval.map_or(NONE.to_owned(), |(low, high)| {
-                bounds(Some(low), high)
-            }),
+            repeated
+                .gap_interval
+                .map_or(NONE.to_owned(), |(low, high)| bounds(Some(low), high)),
             repeated
                 .outage_median
                 .map_or(NONE.to_owned(), |(low, high)| bounds(Some(low), high)),
@@ -199,7 +195,11 @@ fn modes_text(modes: &Modes) -> String {
             let range = if bare_seconds(mode.from_ns) == bare_seconds(mode.to_ns) {
                 bare_seconds(mode.from_ns)
             } else {
-                format!("{}..{}", bare_seconds(mode.from_ns), bare_seconds(mode.to_ns))
+                format!(
+                    "{}..{}",
+                    bare_seconds(mode.from_ns),
+                    bare_seconds(mode.to_ns)
+                )
             };
             format!("{}x {range}", mode.count)
         })
@@ -320,7 +320,12 @@ mod tests {
     #[test]
     fn shares_and_modes_are_said_in_words() {
         assert_eq!(share_text(wilson(17, 20)), "17 of 20 (64-95 %)");
-        let values = [gap(3_030, false), gap(3_040, false), gap(4_030, false), gap(9_000, true)];
+        let values = [
+            gap(3_030, false),
+            gap(3_040, false),
+            gap(4_030, false),
+            gap(9_000, true),
+        ];
         assert_eq!(
             modes_text(&modes(&values, 10 * MS)),
             "2x 3.030..3.040, 1x 4.030, 1x not over"

@@ -1,6 +1,8 @@
 //! The report for a terminal. No line is longer than the width asked for.
 
-use super::model::{Headline, Report, Section, Tone};
+use super::headline::{Headline, Tone};
+use super::model::Report;
+use super::sections::Section;
 use super::table::{Align, GAP, Table, cut, pad, width, wrap};
 
 /// How to lay out.

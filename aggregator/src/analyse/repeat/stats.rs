@@ -41,8 +41,16 @@ pub fn wilson(k: usize, n: usize) -> Share {
     let z2 = Z * Z;
     let centre = (kf + z2 / 2.0) / (nf + z2);
     let half = Z / (nf + z2) * (kf * (nf - kf) / nf + z2 / 4.0).sqrt();
-    let low = if k == 0 { 0.0 } else { (centre - half).max(0.0) };
-    let high = if k == n { 1.0 } else { (centre + half).min(1.0) };
+    let low = if k == 0 {
+        0.0
+    } else {
+        (centre - half).max(0.0)
+    };
+    let high = if k == n {
+        1.0
+    } else {
+        (centre + half).min(1.0)
+    };
     Share {
         k,
         n,
@@ -153,7 +161,8 @@ pub fn modes(values: &[Censored], interval_ns: i64) -> Modes {
     for ns in &over {
         match found.last_mut() {
             Some(mode)
-                if ns - mode.to_ns <= (3 * interval_ns).max(mode.to_ns.saturating_mul(15) / 100) =>
+                if ns - mode.to_ns
+                    <= (3 * interval_ns).max(mode.to_ns.saturating_mul(15) / 100) =>
             {
                 mode.count += 1;
                 mode.to_ns = *ns;
@@ -254,11 +263,7 @@ mod tests {
             (20, Some((6, 15))),
             (100, Some((40, 61))),
         ] {
-            assert_eq!(
-                order_ranks(n).map(|r| (r.low, r.high)),
-                ranks,
-                "{n} values"
-            );
+            assert_eq!(order_ranks(n).map(|r| (r.low, r.high)), ranks, "{n} values");
         }
     }
 
@@ -328,6 +333,9 @@ mod tests {
         close(spearman(&exact(&[9, 5, 4, 3, 2, 1])), -1.0);
         assert_eq!(spearman(&exact(&[1, 2, 3])), None);
         assert_eq!(spearman(&exact(&[7; 8])), None);
-        close(spearman(&exact(&[1, 1, 2, 2, 3, 3])), 0.956_182_887_467_514_9);
+        close(
+            spearman(&exact(&[1, 1, 2, 2, 3, 3])),
+            0.956_182_887_467_514_9,
+        );
     }
 }
