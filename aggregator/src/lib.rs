@@ -23,6 +23,7 @@ pub mod ingest;
 pub mod output;
 pub mod report;
 pub mod server;
+pub mod stats;
 pub mod store;
 pub mod utc;
 
