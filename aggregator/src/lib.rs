@@ -21,6 +21,7 @@ pub mod exit;
 pub mod import;
 pub mod ingest;
 pub mod output;
+pub mod overhead;
 pub mod report;
 pub mod server;
 pub mod stats;

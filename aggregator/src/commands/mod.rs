@@ -8,6 +8,7 @@ pub mod client;
 pub mod clock;
 pub mod import;
 pub mod mark;
+pub mod overhead;
 pub mod report;
 pub mod runs;
 pub mod serve;

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use crate::analyse::run::{Analysis, analyse};
 use crate::exit::Exit;
 use crate::output;
+use crate::overhead::store::is_overhead;
 use crate::report::text::Layout;
 use crate::report::{files, json, markdown, model, text};
 use crate::store::RunFolder;
+use crate::store::reader::find_path;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -118,7 +120,11 @@ fn terminal_width() -> u16 {
 /// # Errors
 /// When there is no such run, or it cannot be read.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
-    let folder = RunFolder::find(&args.data, &args.run)?;
+    let path = find_path(&args.data, &args.run)?;
+    if is_overhead(&path) {
+        return super::overhead::report(&path, args.format, args.width);
+    }
+    let folder = RunFolder::open(&path)?;
     let reported = make(&folder)?;
     let text = match args.format {
         Format::Text => as_text(&reported.analysis, args.width),

@@ -11,5 +11,6 @@ pub mod files;
 pub mod json;
 pub mod markdown;
 pub mod model;
+pub mod page;
 pub mod table;
 pub mod text;
