@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod list;
+pub mod overhead;
 pub mod run;
 
 use std::path::Path;

@@ -21,6 +21,7 @@ pub mod identity;
 pub mod lab;
 pub mod login;
 pub mod output;
+pub mod overhead;
 pub mod plain;
 pub mod play;
 pub mod programs;
@@ -69,17 +70,22 @@ pub fn main_from<I: IntoIterator<Item = OsString>>(args: I) -> ExitCode {
     }
 }
 
+/// What is blocked on these stays on this very thread, to whose life those of the
+/// children are tied.
+fn threads() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Problem::new(format!("cannot start threads: {error}")))
+}
+
 fn dispatch(cli: Cli) -> Result<u8> {
     match cli.command {
         Command::List => output::data(&commands::list::text()?),
         Command::Check { scenario } => output::data(&commands::check::text(&scenario)?),
-        Command::Run(options) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .enable_all()
-                .build()
-                .map_err(|error| Problem::new(format!("cannot start threads: {error}")))?;
-            // On this very thread, to whose life those of the children are tied.
-            return runtime.block_on(commands::run::run(&options));
+        Command::Run(options) => return threads()?.block_on(commands::run::run(&options)),
+        Command::Overhead(options) => {
+            return threads()?.block_on(commands::overhead::run(&options));
         }
     }
     Ok(0)
