@@ -370,14 +370,19 @@ fn caveats(bench: &Bench, analysis: &Analysis) -> Vec<String> {
                 let (Some(floor), Some(direct)) = (median(floor), median(direct)) else {
                     continue;
                 };
+                let who = if *n == 1 {
+                    "1 client".to_owned()
+                } else {
+                    format!("{n} clients")
+                };
                 if floor > direct {
                     caveats.push(format!(
-                        "{n} clients: the floor is not below the direct target, so the instrument \
+                        "{who}: the floor is not below the direct target, so the instrument \
                          itself is what is measured there"
                     ));
                 } else if floor > 0.7 * direct {
                     caveats.push(format!(
-                        "{n} clients: the instrument's own floor is {:.0} % of the direct total; \
+                        "{who}: the instrument's own floor is {:.0} % of the direct total; \
                          what a target adds is still right as long as clients are not the \
                          bottleneck, ratios are not",
                         100.0 * floor / direct

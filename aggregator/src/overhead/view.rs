@@ -90,6 +90,20 @@ fn rows(analysis: &Analysis) -> Vec<(String, u32)> {
     rows
 }
 
+/// A column's heading: of two lines where it is long and has a space.
+fn heading(name: &str) -> String {
+    if name.chars().count() <= 12 {
+        return format!(">{name}");
+    }
+    let spaces = name.char_indices().filter(|(_, c)| *c == ' ');
+    // The most even break.
+    let middle = name.len() / 2;
+    match spaces.min_by_key(|(at, _)| at.abs_diff(middle)) {
+        Some((at, _)) => format!(">{}\n{}", &name[..at], &name[at + 1..]),
+        None => format!(">{name}"),
+    }
+}
+
 fn grid(
     title: String,
     bench: &Bench,
@@ -99,7 +113,7 @@ fn grid(
 ) -> Table {
     let names: Vec<String> = targets
         .iter()
-        .map(|at| format!(">{}", bench.manifest.targets[*at].name))
+        .map(|at| heading(&bench.manifest.targets[*at].name))
         .collect();
     let mut columns = vec!["version / clients"];
     columns.extend(names.iter().map(String::as_str));
@@ -130,7 +144,7 @@ fn details(bench: &Bench, analysis: &Analysis) -> Table {
             ">max\nus",
             ">client\nCPU us",
             ">target\nCPU us",
-            ">sound\nrounds",
+            ">rounds\nleft out",
             ">errors",
             ">wrong",
         ],
@@ -147,7 +161,11 @@ fn details(bench: &Bench, analysis: &Analysis) -> Table {
             us(cell.max_ns.map(|ns| ns as f64)),
             us(cell.client_cpu_ns),
             us(cell.target_cpu_ns),
-            format!("{}/{all}", cell.rounds),
+            if cell.unsound == 0 {
+                String::new()
+            } else {
+                format!("{} of {all}", cell.unsound)
+            },
             if cell.errors == 0 {
                 String::new()
             } else {
@@ -218,7 +236,7 @@ fn against_first_label(bench: &Bench, analysis: &Analysis) -> Option<Table> {
     let targets = compared(bench, analysis);
     let names: Vec<String> = targets
         .iter()
-        .map(|at| format!(">{}", bench.manifest.targets[*at].name))
+        .map(|at| heading(&bench.manifest.targets[*at].name))
         .collect();
     let mut columns = vec!["version / clients"];
     columns.extend(names.iter().map(String::as_str));

@@ -610,7 +610,14 @@ pub async fn run(options: &Options) -> Result<u8> {
         }
     };
     take_down(up).await;
-    let (folder, end) = measured?;
+    let (folder, end, rounds) = measured?;
+    if rounds == 0
+        && let End::Early(why) = &end
+    {
+        return Err(Problem::new(format!(
+            "the benchmark ended early, {why}, and no round was finished"
+        )));
+    }
     let code = printed::report(&folder, print(options.format), width())
         .map_err(|error| Problem::new(format!("cannot report on {}: {error:#}", folder.display())))?
         .code();
@@ -642,7 +649,7 @@ async fn measure(
     data: &std::path::Path,
     clock: &Arc<dyn Clock>,
     stop: &CancellationToken,
-) -> Result<(PathBuf, End)> {
+) -> Result<(PathBuf, End, u32)> {
     let seed = options.seed.unwrap_or_else(rand::random);
     let blocks = options.clients.len() * up.targets.len();
     let names: Vec<&str> = up.targets.iter().map(|t| t.name.as_str()).collect();
@@ -680,8 +687,9 @@ async fn measure(
         Ok(End::Early(why)) => (RunState::Interrupted, why.clone()),
         Err(problem) => (RunState::Interrupted, problem.what.clone()),
     };
-    writer
+    let bench = writer
         .close(state, &reason, clock.anchor().realtime_ns, Vec::new())
         .map_err(failed)?;
-    Ok((folder, ended?))
+    let rounds = bench.blocks.iter().map(|b| b.round).max().unwrap_or(0);
+    Ok((folder, ended?, rounds))
 }
