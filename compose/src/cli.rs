@@ -24,7 +24,7 @@ pub enum Command {
     /// Run a scenario and print its summary
     Run(Box<Run>),
     /// Measure what proxies cost when nothing fails, against the server alone
-    Overhead(Box<crate::commands::overhead::Options>),
+    Overhead(Box<crate::overhead::options::Options>),
     /// List the shipped scenarios, and what a lab can be made of
     List,
     /// Check a scenario file and show what it would do

@@ -17,11 +17,17 @@ use crate::store::disk::Disk;
 ///
 /// # Errors
 /// When it cannot be read. A folder that cannot be written is only warned about.
-pub fn report(folder: &Path, format: Format, width: Option<u16>) -> anyhow::Result<Exit> {
+pub fn report(
+    folder: &Path,
+    format: Format,
+    width: Option<u16>,
+    gates: Option<&super::gates::Args>,
+) -> anyhow::Result<Exit> {
     let bench = read(folder)?;
     let analysis = analyse(&bench);
     let page = view::page(&bench, &analysis);
-    let mut summary = serde_json::to_string_pretty(&json::summary(&bench, &analysis))?;
+    let value = json::summary(&bench, &analysis);
+    let mut summary = serde_json::to_string_pretty(&value)?;
     summary.push('\n');
     let markdown = page.markdown();
     if let Err(error) = keep(folder, &bench, &analysis, &summary, &markdown) {
@@ -33,7 +39,10 @@ pub fn report(folder: &Path, format: Format, width: Option<u16>) -> anyhow::Resu
         Format::Json => summary,
     };
     output::data(text.trim_end());
-    Ok(exit(&bench))
+    match gates {
+        Some(gates) => gates.apply(&value, exit(&bench)),
+        None => Ok(exit(&bench)),
+    }
 }
 
 /// 4 where nothing at all was measured soundly.

@@ -39,6 +39,9 @@ pub struct Args {
     /// Where runs are kept.
     #[arg(long, default_value = "./runs", value_name = "DIR")]
     data: PathBuf,
+    /// What makes it fail.
+    #[command(flatten)]
+    gates: super::gates::Args,
 }
 
 /// A run's report, ready to be printed.
@@ -122,15 +125,16 @@ fn terminal_width() -> u16 {
 pub fn run(args: Args) -> anyhow::Result<Exit> {
     let path = find_path(&args.data, &args.run)?;
     if is_overhead(&path) {
-        return super::overhead::report(&path, args.format, args.width);
+        return super::overhead::report(&path, args.format, args.width, Some(&args.gates));
     }
     let folder = RunFolder::open(&path)?;
     let reported = make(&folder)?;
+    let summary: serde_json::Value = serde_json::from_str(&reported.json)?;
     let text = match args.format {
         Format::Text => as_text(&reported.analysis, args.width),
         Format::Markdown => reported.markdown,
         Format::Json => reported.json,
     };
     output::data(text.trim_end());
-    Ok(reported.exit)
+    args.gates.apply(&summary, reported.exit)
 }

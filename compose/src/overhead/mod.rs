@@ -13,10 +13,13 @@
 //! statements would cost.
 
 pub mod bench;
+pub mod client;
 pub mod cpu;
 pub mod digest;
 pub mod load;
+pub mod options;
 pub mod order;
 pub mod setup;
 pub mod statement;
 pub mod target;
+pub mod up;
