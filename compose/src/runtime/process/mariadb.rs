@@ -422,12 +422,15 @@ pub fn can(action: Action) -> std::result::Result<(), String> {
     }
 }
 
-/// The user whom probes log in as may do nothing but log in.
+/// The user whom probes log in as may do nothing but log in, and keep a table of
+/// its own for benchmarks.
 fn init_sql(login: &Login, admin: &Login) -> String {
     format!(
         "CREATE USER IF NOT EXISTS '{admin}'@'127.0.0.1' IDENTIFIED BY '{secret}';\n\
          GRANT ALL PRIVILEGES ON *.* TO '{admin}'@'127.0.0.1';\n\
          CREATE USER IF NOT EXISTS '{user}'@'127.0.0.1' IDENTIFIED BY '{password}';\n\
+         CREATE DATABASE IF NOT EXISTS gapscope_overhead;\n\
+         GRANT SELECT, INSERT, CREATE, DROP ON gapscope_overhead.* TO '{user}'@'127.0.0.1';\n\
          CREATE USER IF NOT EXISTS '{CHECK_USER}'@'127.0.0.1';\n",
         user = login.user,
         password = login.password,
