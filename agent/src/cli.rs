@@ -54,6 +54,10 @@ struct TargetFlags {
     /// A target; its password is taken from GAPSCOPE_PASSWORD_<NAME> or GAPSCOPE_PASSWORD
     #[arg(long = "target", value_name = "NAME=USER@HOST:PORT[/DB]")]
     targets: Vec<String>,
+    /// A server, reached directly, that no fault touches: probed beside each run, so
+    /// that trouble which is not the proxy's shows
+    #[arg(long, value_name = "NAME=USER@HOST:PORT[/DB]")]
+    control: Option<String>,
     /// SQL expression that says which backend answers, for targets given by flag
     #[arg(long, value_name = "EXPR")]
     identity: Option<String>,
@@ -148,6 +152,7 @@ fn flags_of(targets: TargetFlags) -> Flags {
     Flags {
         config: targets.config,
         targets: targets.targets,
+        control: targets.control,
         identity: targets.identity,
         ..Flags::default()
     }

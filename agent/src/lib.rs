@@ -11,6 +11,7 @@ pub mod breaker;
 mod check;
 mod cli;
 pub mod config;
+pub mod control;
 pub mod guard;
 pub mod host;
 mod inspect;

@@ -14,6 +14,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
+use crate::config::{Secret, Target};
+use crate::reach::Reach;
+
 /// What it says it is.
 pub const BACKEND: &str = "null";
 const VERSION: &[u8] = b"8.0.0-gapscope-null";
@@ -51,6 +54,23 @@ impl NullServer {
             }
         });
         Ok(Self { address, task })
+    }
+}
+
+impl NullServer {
+    /// How to probe it.
+    pub fn target(&self) -> Target {
+        Target {
+            name: "loopback".parse().expect("a good name"),
+            host: self.address.ip().to_string(),
+            port: self.address.port(),
+            user: "floor".to_owned(),
+            password: Secret::default(),
+            database: None,
+            identity: Some(format!("'{BACKEND}'")),
+            max_connects_per_second: 20,
+            reach: Reach::default(),
+        }
     }
 }
 

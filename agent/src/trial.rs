@@ -33,7 +33,7 @@ pub(crate) use self::facts::Facts;
 use self::witness::{NoWitness, Witness};
 use crate::cli::Failure;
 use crate::config::{Secret, Sources, SystemSources, Target, split_address};
-use crate::null_server::{self, NullServer};
+use crate::null_server::NullServer;
 use crate::outcome::Verdict;
 use crate::output;
 use crate::probe::endpoint::Endpoint;
@@ -254,19 +254,7 @@ pub(crate) async fn run(args: &Try) -> Result<(), Failure> {
     let floor = NullServer::start()
         .await
         .map_err(|error| Failure::new(format!("no loopback port for the null server: {error}")))?;
-    let floor_endpoint = Arc::new(Endpoint::new(
-        Target {
-            host: floor.address.ip().to_string(),
-            port: floor.address.port(),
-            user: "floor".into(),
-            password: Secret::default(),
-            database: None,
-            identity: Some(format!("'{}'", null_server::BACKEND)),
-            reach: Reach::default(),
-            ..endpoint.target.clone()
-        },
-        &*clock,
-    ));
+    let floor_endpoint = Arc::new(Endpoint::new(floor.target(), &*clock));
     let mut watch = Watch {
         clock: clock.clone(),
         waker,

@@ -75,7 +75,9 @@ async fn a_server_hangs() {
     };
     let mut held = client(db.target(), Style::Reused, 300);
     let mut new = client(db.target(), Style::New, 300);
-    assert!(is_ok(&probe(&mut held).await) && is_ok(&probe(&mut new).await));
+    // Their patience is short and the host may be busy.
+    probe_until("an answer", &mut held, is_ok).await;
+    probe_until("an answer", &mut new, is_ok).await;
     db.process.signal(Signal::STOP);
     let hung = probe(&mut held).await;
     check(
@@ -562,8 +564,6 @@ async fn packets_that_vanish() {
     let mut new = client(there(), Style::New, 1_000);
     probe_until("the relay", &mut held, is_ok).await;
     probe_until("the relay", &mut new, is_ok).await;
-    let mut held = client(there(), Style::Reused, 500);
-    assert!(is_ok(&probe(&mut held).await));
     if !namespace.cut() {
         return;
     }
@@ -645,7 +645,7 @@ async fn a_half_open_connection_is_our_own_timeout() {
         Style::Reused,
         300,
     );
-    assert!(is_ok(&probe(&mut held).await));
+    probe_until("an answer", &mut held, is_ok).await;
     server.now(support::Behaviour::HangsAtQuery);
     check(
         &probe(&mut held).await,
@@ -848,7 +848,7 @@ async fn no_more_sockets_than_allowed() {
         &clock,
     ));
     let mut clients: Vec<_> = (0..3)
-        .map(|_| real::client_of(&endpoint, Style::Reused, 300))
+        .map(|_| real::client_of(&endpoint, Style::Reused, 2_000))
         .collect();
     assert!(is_ok(&probe(&mut clients[0]).await) && is_ok(&probe(&mut clients[1]).await));
     assert_eq!(endpoint.sockets(), 2);

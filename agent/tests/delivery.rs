@@ -37,6 +37,7 @@ fn config(url: &str, data: &Path, server: &Server) -> Config {
             max_connects_per_second: 1_000,
             reach: gapscope_agent::reach::Reach::default(),
         }],
+        control: None,
     }
 }
 

@@ -13,6 +13,7 @@ pub mod across;
 pub mod books;
 pub mod caveat;
 pub mod changes;
+pub mod control;
 pub mod fate;
 pub mod fault;
 pub mod latency;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
-use gapscope_proto::host::{Anchor, Exchange, HostRecord, Lag, ProbingEnded, ProbingStarted};
+use gapscope_proto::host::{
+    Anchor, ControlProbes, Exchange, HostRecord, Lag, ProbingEnded, ProbingStarted,
+};
 use gapscope_proto::ids::{AgentId, Incarnation, RunId};
 use gapscope_proto::sample::Sample;
 use polars::prelude::*;
@@ -111,6 +113,7 @@ fn kind_of(record: &HostRecord) -> &'static str {
         HostRecord::Anchor(_) => schema::CLOCK_ANCHORS.kind,
         HostRecord::Started(_) => "started",
         HostRecord::Ended(_) => "ended",
+        HostRecord::Control(_) => schema::CONTROL.kind,
     }
 }
 
@@ -130,9 +133,21 @@ pub fn host_frame(rows: &[Row<HostRecord>]) -> PolarsResult<DataFrame> {
             )?,
             numbers(samples::SEQ, rows.iter().map(|row| row.seq)),
             texts(KIND, rows.iter().map(|row| Some(kind_of(&row.record))))?,
-            field!(rows, AT_NS, Lag => |r: &Lag| r.at_ns),
+            field!(rows, AT_NS, Lag => |r: &Lag| r.at_ns, Control => |r: &ControlProbes| r.at_ns),
             field!(rows, TICKS, Lag => |r: &Lag| r.ticks),
             field!(rows, LATE_MAX_NS, Lag => |r: &Lag| r.late_max_ns),
+            field!(rows, UNTIL_NS, Control => |r: &ControlProbes| r.until_ns),
+            text(CONTROL, |r| match r {
+                HostRecord::Control(c) => Some(c.name.as_str()),
+                _ => None,
+            })?,
+            field!(rows, PROBES, Control => |r: &ControlProbes| r.probes),
+            field!(rows, BAD, Control => |r: &ControlProbes| r.bad),
+            field!(rows, TOOK_MAX_NS, Control => |r: &ControlProbes| r.took_max_ns),
+            text(ERROR, |r| match r {
+                HostRecord::Control(c) => Some(c.error.as_str()),
+                _ => None,
+            })?,
             field!(rows, A1_NS, Exchange => |r: &Exchange| r.a1_ns),
             field!(rows, S1_NS, Exchange => |r: &Exchange| r.s1_ns),
             field!(rows, S2_NS, Exchange => |r: &Exchange| r.s2_ns),

@@ -56,6 +56,12 @@ pub mod host {
     pub const AT_NS: &str = "at_ns";
     pub const TICKS: &str = "ticks";
     pub const LATE_MAX_NS: &str = "late_max_ns";
+    pub const UNTIL_NS: &str = "until_ns";
+    pub const CONTROL: &str = "control";
+    pub const PROBES: &str = "probes";
+    pub const BAD: &str = "bad";
+    pub const TOOK_MAX_NS: &str = "took_max_ns";
+    pub const ERROR: &str = "error";
     pub const A1_NS: &str = "a1_ns";
     pub const S1_NS: &str = "s1_ns";
     pub const S2_NS: &str = "s2_ns";
@@ -195,8 +201,23 @@ pub const CLOCK_ANCHORS: HostTable = HostTable {
     ],
 };
 
+/// Probes of controls, and of each agent's own loopback.
+pub const CONTROL: HostTable = HostTable {
+    kind: "control",
+    file: "control",
+    columns: &[
+        host::AT_NS,
+        host::UNTIL_NS,
+        host::CONTROL,
+        host::PROBES,
+        host::BAD,
+        host::TOOK_MAX_NS,
+        host::ERROR,
+    ],
+};
+
 /// The tables that host records become at the close.
-pub const HOST_TABLES: [&HostTable; 3] = [&LAG, &CLOCK_EXCHANGES, &CLOCK_ANCHORS];
+pub const HOST_TABLES: [&HostTable; 4] = [&LAG, &CLOCK_EXCHANGES, &CLOCK_ANCHORS, &CONTROL];
 
 /// The schema of a live part of host records: each kind's columns side by side.
 pub fn host_schema() -> SchemaRef {
@@ -210,6 +231,12 @@ pub fn host_schema() -> SchemaRef {
         (AT_NS, Int64),
         (TICKS, UInt32),
         (LATE_MAX_NS, UInt64),
+        (UNTIL_NS, Int64),
+        (CONTROL, dictionary()),
+        (PROBES, UInt32),
+        (BAD, UInt32),
+        (TOOK_MAX_NS, UInt64),
+        (ERROR, dictionary()),
         (A1_NS, Int64),
         (S1_NS, Int64),
         (S2_NS, Int64),
