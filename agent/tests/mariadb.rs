@@ -147,6 +147,8 @@ impl MariaDb {
                 number: 0,
                 canary,
                 canary_value: "unique".into(),
+                pool: false,
+                ledger: None,
                 timeouts: Timeouts {
                     resolve_ns: timeout,
                     connect_ns: timeout,
