@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
 use gapscope_proto::ids::{AgentId, TargetName};
+use gapscope_proto::sample::Cause;
 
 use super::across::{Across, across};
 use super::fate::{Exposure, Fate};
 use super::fault::{LocalFault, Reach};
+use super::ledger::{Class, Ledger, judge};
 use super::load::{self, LoadError, Names};
 use super::row::{Context, Row, row};
 use super::series::{ClientSeries, SlotCounts};
@@ -126,6 +128,8 @@ pub struct Analysis {
     pub across: Vec<Across>,
     /// The books.
     pub conservation: Conservation,
+    /// What became of the rows that were written.
+    pub ledger: Ledger,
     /// What is to be said against all this.
     pub caveats: Vec<Caveat>,
 }
@@ -271,6 +275,9 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
             for group in by_kind(&clients) {
                 if let Some(row) = row(group, &context) {
                     book.merge(&row.slots.all);
+                    if row.is_left_out() {
+                        continue;
+                    }
                     rows.push((timeline, row));
                 }
             }
@@ -284,9 +291,34 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
                 .iter()
                 .position(|g| g.target == row.target)
         };
-        (place(a), a.style, a.kind, &a.agent).cmp(&(place(b), b.style, b.kind, &b.agent))
+        (place(a), a.style, a.kind, a.interval_ns, &a.agent).cmp(&(
+            place(b),
+            b.style,
+            b.kind,
+            b.interval_ns,
+            &b.agent,
+        ))
     });
     let across = across(&rows, &timelines, &clocks);
+    for (target, style, client, why) in load::left_out(folder)? {
+        let (Ok(target), kind) = (
+            target.parse::<TargetName>(),
+            target
+                .parse()
+                .ok()
+                .and_then(|target| manifest.plan.kind_of(&target, style, client)),
+        ) else {
+            continue;
+        };
+        let kind = kind.map_or(String::new(), |kind| format!(" {kind}"));
+        caveats.push(Caveat::target(
+            "left_out",
+            &target,
+            format!("{style}{kind}: not supported there, left out: {why}"),
+        ));
+    }
+    let ledger = judge(load::written(folder)?, load::readings(folder)?);
+    ledger_caveats(&ledger, &mut caveats);
     let (conservation, book_caveats) = balance(&manifest, &books, folder)?;
     caveats.extend(book_caveats);
     for (_, row) in &rows {
@@ -337,8 +369,90 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
         wall,
         across,
         conservation,
+        ledger,
         caveats,
     })
+}
+
+fn ledger_caveats(ledger: &Ledger, caveats: &mut Vec<Caveat>) {
+    if ledger.written.is_empty() {
+        return;
+    }
+    if ledger.readings.is_empty() {
+        caveats.push(Caveat::run(
+            "ledger_not_read",
+            "rows were written and the ledger was never read: what became of them is not known",
+        ));
+        return;
+    }
+    for reading in &ledger.readings {
+        let mut say = |code, text: String| caveats.push(Caveat::run(code, text));
+        if !reading.error.is_empty() {
+            say(
+                "ledger_not_read",
+                format!(
+                    "the ledger was not read through {}: {}",
+                    reading.source, reading.error
+                ),
+            );
+        }
+        if !reading.note.is_empty() {
+            say(
+                "ledger_table",
+                format!("{}: {}", reading.source, reading.note),
+            );
+        }
+    }
+    if ledger.readings.iter().all(|reading| !reading.shared) {
+        caveats.push(Caveat::run(
+            "ledger_not_shared",
+            "ledger: the backends are not said to share data, so a row is looked for on the \
+             backend that answered in its transaction; whether another one has it is not \
+             applicable",
+        ));
+    }
+    for place in &ledger.places {
+        let at = format!("{} ({})", place.source, place.backend);
+        let mut say = |code, text: String| {
+            caveats.push(Caveat::target(code, &place.target, text));
+        };
+        if place.elsewhere > 0 {
+            say(
+                "ledger_elsewhere",
+                format!(
+                    "{} rows that another backend answered for are at {at} too: if the backends \
+                     share data, say so to the agent (--backends-share-data)",
+                    place.elsewhere
+                ),
+            );
+        }
+        if place.strays > 0 {
+            say(
+                "ledger_strays",
+                format!(
+                    "{} rows at {at} have no sample: it was lost, or the agent died before it was \
+                     kept",
+                    place.strays
+                ),
+            );
+        }
+        let wrong: Vec<String> = [
+            (Class::AcknowledgedLost, "acknowledged and LOST"),
+            (Class::ThereTwice, "there more than once"),
+            (Class::RefusedThere, "refused and there"),
+        ]
+        .into_iter()
+        .map(|(class, words)| (place.count(class), words))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, words)| format!("{count} {words}"))
+        .collect();
+        if !wrong.is_empty() {
+            say(
+                "ledger_wrong",
+                format!("ledger at {at}: rows {}", wrong.join(", ")),
+            );
+        }
+    }
 }
 
 fn targets_of(
@@ -722,12 +836,18 @@ fn row_caveats(row: &Row, deadline_ns: i64, caveats: &mut Vec<Caveat>) {
             ),
         );
     }
-    if slots.agent_errors > 0 {
+    let unsupported: u64 = row
+        .errors
+        .iter()
+        .filter(|((_, cause, _), _)| *cause == Some(Cause::Unsupported))
+        .map(|(_, error)| error.count)
+        .sum();
+    if slots.agent_errors > unsupported {
         say(
             "agent_errors",
             format!(
                 "{who}: {} probes failed on the agent's own side: no data",
-                slots.agent_errors
+                slots.agent_errors - unsupported
             ),
         );
     }

@@ -9,6 +9,8 @@ mod clock_map;
 pub mod figures;
 pub mod files;
 pub mod json;
+pub mod kinds;
+pub mod ledger;
 pub mod markdown;
 pub mod model;
 pub mod table;

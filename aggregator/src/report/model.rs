@@ -9,8 +9,9 @@ use gapscope_proto::plan::ClientKind;
 use super::figures::{
     NONE, after, bare_seconds, count, gap, interval, percent, quantile, seconds, short,
 };
+use super::kinds::{client_words, measuring, short_client_words};
 use super::table::Table;
-use super::{across, clock};
+use super::{across, clock, kinds, ledger};
 use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::latency::Quantiles;
 use crate::analyse::row::{FaultRow, Row, Scope, longest_key};
@@ -181,6 +182,7 @@ pub fn report(analysis: &Analysis) -> Report {
             .collect();
         facts.push(labels.join(", "));
     }
+    let rows: Vec<&Row> = analysis.rows.iter().map(|(_, row)| row).collect();
     Report {
         title: format!("run {}  {}", manifest.run_id, plan.scenario),
         facts,
@@ -192,6 +194,10 @@ pub fn report(analysis: &Analysis) -> Report {
         tables: vec![
             main_table(analysis),
             fault_table(analysis, &deadline),
+            kinds::hurt_table(&rows),
+            ledger::table(&analysis.ledger, analysis.timelines.len() > 1),
+            kinds::idle_table(&rows),
+            kinds::pool_table(&rows),
             latency_table(analysis),
             across::table(analysis),
             clock_table(analysis),
@@ -264,6 +270,9 @@ fn clock_table(analysis: &Analysis) -> Table {
 
 fn method(analysis: &Analysis, deadline: &str) -> Vec<String> {
     let mut method = method_of_agents(deadline);
+    if !analysis.ledger.written.is_empty() {
+        method.push(ledger::method());
+    }
     if analysis.has_several_clocks() {
         method.push(
             "one timeline: the aggregator's clock. clocks ±: by how much the moments of different \
@@ -471,15 +480,6 @@ fn all_clients_words(rows: &[&Row], fault: u32) -> String {
     parts.join("; ")
 }
 
-/// "reused", "patient", "user_variable": as short as one can tell them apart
-/// within a target.
-fn short_client_words(row: &Row) -> String {
-    match row.kind {
-        ClientKind::Bare => row.style.to_string(),
-        kind => kind.to_string(),
-    }
-}
-
 fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headline {
     let rows: Vec<&Row> = analysis
         .rows
@@ -490,15 +490,24 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
     let worst = rows
         .iter()
         .flat_map(|row| row.faults.iter().map(move |fault| (*row, fault)))
-        .min_by_key(|(_, fault)| (fault.judgement.verdict, std::cmp::Reverse(fault.gap.ns)));
+        .min_by_key(|(row, fault)| {
+            // How long is said by clients that ask often.
+            let is_idle = row.kind == ClientKind::Idle;
+            (
+                fault.judgement.verdict,
+                is_idle,
+                std::cmp::Reverse(fault.gap.ns),
+            )
+        });
     let Some((row, fault)) = worst else {
-        let widest = rows.iter().map(|row| row.interval_ns).max();
-        let max = rows
+        let asking = measuring(&rows);
+        let widest = asking.iter().map(|row| row.interval_ns).max();
+        let max = asking
             .iter()
             .map(|row| row.max_gap)
             .reduce(|a, b| a.max(b))
             .unwrap_or_default();
-        let own: i64 = rows
+        let own: i64 = asking
             .iter()
             .filter_map(|row| row.longest_outage())
             .filter_map(|w| w.own_timeout_ns)
@@ -562,14 +571,6 @@ fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headlin
 
 fn unitless_seconds(ns: i64) -> String {
     (ns as f64 / 1e9).to_string()
-}
-
-/// "reused", "reused patient"
-fn client_words(row: &Row) -> String {
-    match row.kind {
-        ClientKind::Bare => row.style.to_string(),
-        kind => format!("{} {kind}", row.style),
-    }
 }
 
 fn keys(analysis: &Analysis, row: &Row) -> Vec<String> {
@@ -1011,6 +1012,17 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
                 .iter()
                 .any(|f| f.first_bad.is_some_and(|b| b.0 == at))
         {
+            if row.kind == ClientKind::Idle {
+                say(
+                    at,
+                    format!(
+                        "outside every fault: an idle connection does not answer: {} bad, {} late \
+                         probes",
+                        window.bad, window.late
+                    ),
+                );
+                continue;
+            }
             say(
                 at,
                 format!(

@@ -12,7 +12,7 @@
 //!   backend connection behind the client's back.
 //!
 //! What they cannot show: what a real server's storage, replication or threads
-//! do. There are no tables.
+//! do. Tables are lists of rows in memory.
 
 mod answer;
 mod auth;
@@ -30,4 +30,4 @@ pub use backend::{Backend, BackendConfig, ClearTruth, FaultError, FaultTruth, He
 pub use l4::{L4Config, L4Proxy};
 pub use l7::{L7Config, L7Proxy};
 pub use pool::{CheckKind, HealthCheck, MemberView, PoolMember};
-pub use session::VariablesSchema;
+pub use session::{VariablesSchema, Writes};
