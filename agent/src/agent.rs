@@ -283,7 +283,7 @@ impl Agent {
 
     async fn leave(&mut self, mut uplink: tokio::task::JoinHandle<()>) {
         for stopper in self.running.values() {
-            stopper.stop("shutdown", SHUTDOWN_GRACE);
+            stopper.leave("shutdown", SHUTDOWN_GRACE);
         }
         while let Some(ended) = self.tasks.join_next().await {
             if let Ok(run) = ended {

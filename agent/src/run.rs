@@ -157,6 +157,8 @@ fn spacing_ns(endpoint: &Endpoint) -> i64 {
 #[derive(Debug, Clone, Default)]
 pub struct Stopper {
     token: CancellationToken,
+    /// The agent itself ends: what is done after the probing is cut short too.
+    leaving: CancellationToken,
     why: Arc<Mutex<Option<(String, Duration)>>>,
 }
 
@@ -168,6 +170,12 @@ impl Stopper {
             .unwrap_or_else(PoisonError::into_inner)
             .get_or_insert_with(|| (reason.to_owned(), grace));
         self.token.cancel();
+    }
+
+    /// As [`Self::stop`], and nothing is done after the probing: the agent ends.
+    pub fn leave(&self, reason: &str, grace: Duration) {
+        self.stop(reason, grace);
+        self.leaving.cancel();
     }
 
     fn why(&self) -> Option<(String, Duration)> {
@@ -265,12 +273,8 @@ pub async fn probe(tools: &Tools, plan: &RunPlan, times: Times, stopper: &Stoppe
     };
     preparing.abort();
     if let Some(ledger) = ledger.filter(|_| !sources.is_empty()) {
-        // A shutdown while it is read does not wait for backends.
-        let cut = match ended_early {
-            true => CancellationToken::new(),
-            false => stopper.token.clone(),
-        };
-        for entry in ledger::read(&ledger, &sources, &tools.graveyard, &cut).await {
+        let read = ledger::read(&ledger, &sources, &tools.graveyard, &stopper.leaving);
+        for entry in read.await {
             tools.spool.host(run, HostRecord::Ledger(entry)).await;
         }
     }

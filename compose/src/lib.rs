@@ -25,6 +25,7 @@ pub mod plain;
 pub mod play;
 pub mod programs;
 pub mod progress;
+pub mod recover;
 pub mod runtime;
 pub mod scenario;
 pub mod services;

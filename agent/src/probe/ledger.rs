@@ -213,7 +213,7 @@ async fn read_one(
     graveyard: &Graveyard,
     give_up: &CancellationToken,
 ) -> Result<(String, Rows), String> {
-    let mut why = "the run was given up".to_owned();
+    let mut why = "the agent ended before".to_owned();
     let mut before = None;
     let trying = async {
         loop {

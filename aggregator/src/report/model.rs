@@ -480,27 +480,26 @@ fn all_clients_words(rows: &[&Row], fault: u32) -> String {
     parts.join("; ")
 }
 
-fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headline {
-    let rows: Vec<&Row> = analysis
+fn headline<'a>(analysis: &'a Analysis, target: &TargetName, deadline: &str) -> Headline {
+    let rows: Vec<&'a Row> = analysis
         .rows
         .iter()
         .map(|(_, row)| row)
         .filter(|row| &row.target == target)
         .collect();
-    let worst = rows
-        .iter()
-        .flat_map(|row| row.faults.iter().map(move |fault| (*row, fault)))
-        .min_by_key(|(row, fault)| {
-            // How long is said by clients that ask often.
-            let is_idle = row.kind == ClientKind::Idle;
-            (
-                fault.judgement.verdict,
-                is_idle,
-                std::cmp::Reverse(fault.gap.ns),
-            )
-        });
+    // How long is said by clients that ask often; idle ones speak only where
+    // nobody else has anything to say.
+    let asking = measuring(&rows);
+    let worst_of = |rows: &[&'a Row]| {
+        rows.iter()
+            .flat_map(|row| row.faults.iter().map(move |fault| (*row, fault)))
+            .min_by_key(|(_, fault)| (fault.judgement.verdict, std::cmp::Reverse(fault.gap.ns)))
+    };
+    let worst = match worst_of(&asking) {
+        Some((_, fault)) if fault.judgement.verdict >= Verdict::Seamless => worst_of(&rows),
+        worst => worst,
+    };
     let Some((row, fault)) = worst else {
-        let asking = measuring(&rows);
         let widest = asking.iter().map(|row| row.interval_ns).max();
         let max = asking
             .iter()
