@@ -4,12 +4,12 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gapscope_aggregator::analyse::ledger::{Class, Ledger};
 use gapscope_aggregator::analyse::run::analyse;
+use gapscope_aggregator::commands::report::as_text;
 use gapscope_aggregator::store::reader::RunFolder;
 use gapscope_lab::embedded::{Backend, BackendConfig, Writes};
 use gapscope_lab::runtime::process::find;
@@ -55,7 +55,7 @@ async fn misbehave(writes: Writes) -> (Ledger, BTreeSet<(u16, u64)>, String) {
     aggregator.command(&["stop", &run]);
     let opened = RunFolder::open(&data.join(&run)).expect("the run is readable");
     let analysis = analyse(&opened).expect("it is analysed");
-    let report = aggregator.command(&["report", &run, "--width", "120", "--data", text(&data)]);
+    let report = as_text(&analysis, Some(120));
     assert_eq!(analysis.conservation.lost.1, 0, "{}", common::logs(&data));
     // id, run, incarnation, target, client, slot
     let misdone = backend
@@ -70,10 +70,6 @@ async fn misbehave(writes: Writes) -> (Ledger, BTreeSet<(u16, u64)>, String) {
         .collect();
     backend.shutdown().await;
     (analysis.ledger, misdone, report)
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("a path in UTF-8")
 }
 
 fn of_class(ledger: &Ledger, class: Class) -> BTreeSet<(u16, u64)> {
