@@ -16,6 +16,8 @@ fn to_undo(due: &[Due], elapsed_ns: u64) -> BTreeMap<&str, Action> {
     }
     last.into_iter()
         .filter_map(|(subject, action)| Some((subject, action.undone_by()?)))
+        // What is only drained can be read.
+        .filter(|(_, undo)| matches!(undo, Action::Start | Action::Resume))
         .collect()
 }
 

@@ -384,6 +384,7 @@ pub fn clients(
         samples::OUTCOME,
         samples::CAUSE,
         samples::ERROR_CODE,
+        samples::ERROR,
         samples::CONNECTION,
         samples::CONNECTION_ID,
         samples::BACKEND,
@@ -434,12 +435,15 @@ pub fn clients(
     Ok(all)
 }
 
+/// A client that was left out: target, style, number, and what the target said.
+pub type LeftOut = (String, Style, u16, String);
+
 /// Clients whose target does not support what they do: target, style, number,
 /// and what the target said.
 ///
 /// # Errors
 /// When the samples cannot be read.
-pub fn left_out(folder: &RunFolder) -> Result<Vec<(String, Style, u16, String)>, LoadError> {
+pub fn left_out(folder: &RunFolder) -> Result<Vec<LeftOut>, LoadError> {
     let table = folder
         .samples()?
         .filter(col(samples::CAUSE).eq(lit(Cause::Unsupported.as_str())))
@@ -649,6 +653,7 @@ fn probes(
     })?;
     let causes = words(table, samples::CAUSE, |word| word.parse().ok())?;
     let backends = words(table, samples::BACKEND, |word| names.number(word))?;
+    let errors = words(table, samples::ERROR, |word| names.number(word))?;
     let clients = table.column(samples::CLIENT)?.u16()?;
     let slots = table.column(samples::SLOT)?.u64()?;
     let scheduled = table.column(samples::SCHEDULED_NS)?.i64()?;
@@ -695,6 +700,7 @@ fn probes(
                 outcome,
                 cause: causes[i].flatten(),
                 error_code,
+                error: errors[i],
                 connection,
                 connection_id,
                 backend: backends[i],

@@ -5,17 +5,23 @@
 //! [`merge`] what several clients prove together, [`fault`] what one client went
 //! through in a fault, [`fate`] and [`verdict`] what that is called, [`latency`]
 //! and [`changes`] the rest; [`row`] puts it together for one target, style and
-//! kind, [`across`] for several agents on one timeline ([`timeline`]), [`ledger`]
-//! for the rows that were written, [`run`] for a run.
+//! kind, [`across`] for several agents on one timeline ([`timeline`]), [`run`] for
+//! a run, with its faults by each clock ([`local`]), its [`books`] and what speaks
+//! against it ([`caveat`]), and what became of the rows that were written
+//! ([`ledger`]).
 
 pub mod across;
+pub mod books;
+pub mod caveat;
 pub mod changes;
 pub mod fate;
 pub mod fault;
 pub mod latency;
 pub mod ledger;
 pub mod load;
+pub mod local;
 pub mod merge;
+pub mod repeat;
 pub mod row;
 pub mod run;
 pub mod series;

@@ -11,6 +11,7 @@ pub mod mark;
 pub mod report;
 pub mod runs;
 pub mod serve;
+pub mod shown;
 pub mod start;
 pub mod stop;
 
