@@ -17,6 +17,7 @@ pub mod kinds;
 pub mod ledger;
 pub mod markdown;
 pub mod model;
+pub mod page;
 pub mod plot;
 pub mod repeat;
 pub mod sections;

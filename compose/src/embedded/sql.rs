@@ -5,8 +5,10 @@
 //! understood is an error (1064), never a silent OK.
 //!
 //! What it cannot know: joins, conditions beyond one column's value, updates.
-//! Tables are made, filled row by row, read and dropped.
+//! Tables are made, filled row by row, read and dropped; that of `items` is
+//! constant.
 
+mod items;
 mod tables;
 mod tokens;
 
@@ -246,10 +248,15 @@ impl Parser<'_> {
             return Err(here);
         };
         match word.as_str() {
-            "select" => match self.read()? {
-                Some(read) => Ok(read),
-                None => self.select().map(Statement::Select),
-            },
+            "select" => {
+                if let Some(select) = self.items() {
+                    return Ok(Statement::Select(select));
+                }
+                match self.read()? {
+                    Some(read) => Ok(read),
+                    None => self.select().map(Statement::Select),
+                }
+            }
             "do" => self.arguments(0).map(Statement::Do),
             "prepare" => {
                 let name = lower(&self.name()?);

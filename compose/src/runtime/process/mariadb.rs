@@ -425,8 +425,8 @@ pub fn can(action: Action) -> std::result::Result<(), String> {
 /// Where clients that write do it.
 pub const WRITTEN_SCHEMA: &str = "gapscope";
 
-/// The user whom probes log in as may do nothing but log in, and what it likes in
-/// a schema of its own.
+/// The user whom probes log in as may do nothing but log in, keep a table of its
+/// own for benchmarks, and do what it likes in a schema for clients that write.
 fn init_sql(login: &Login, admin: &Login) -> String {
     format!(
         "CREATE USER IF NOT EXISTS '{admin}'@'127.0.0.1' IDENTIFIED BY '{secret}';\n\
@@ -434,6 +434,8 @@ fn init_sql(login: &Login, admin: &Login) -> String {
          CREATE USER IF NOT EXISTS '{user}'@'127.0.0.1' IDENTIFIED BY '{password}';\n\
          CREATE DATABASE IF NOT EXISTS {WRITTEN_SCHEMA};\n\
          GRANT ALL PRIVILEGES ON {WRITTEN_SCHEMA}.* TO '{user}'@'127.0.0.1';\n\
+         CREATE DATABASE IF NOT EXISTS gapscope_overhead;\n\
+         GRANT SELECT, INSERT, CREATE, DROP ON gapscope_overhead.* TO '{user}'@'127.0.0.1';\n\
          CREATE USER IF NOT EXISTS '{CHECK_USER}'@'127.0.0.1';\n",
         user = login.user,
         password = login.password,
