@@ -19,6 +19,7 @@ pub mod exec;
 pub mod folder;
 pub mod identity;
 pub mod lab;
+pub mod leftovers;
 pub mod login;
 pub mod output;
 pub mod overhead;
@@ -26,11 +27,13 @@ pub mod plain;
 pub mod play;
 pub mod programs;
 pub mod progress;
+pub mod repeat;
 pub mod runtime;
 pub mod scenario;
 pub mod services;
 pub mod signals;
 pub mod timeline;
+pub mod view;
 pub mod witness;
 
 use std::ffi::OsString;
@@ -83,9 +86,27 @@ fn dispatch(cli: Cli) -> Result<u8> {
     match cli.command {
         Command::List => output::data(&commands::list::text()?),
         Command::Check { scenario } => output::data(&commands::check::text(&scenario)?),
+        Command::Doctor { program } => {
+            output::data(&commands::doctor::text(&program.into_iter().collect()));
+        }
         Command::Run(options) => return threads()?.block_on(commands::run::run(&options)),
         Command::Overhead(options) => {
             return threads()?.block_on(commands::overhead::run(&options));
+        }
+        Command::Down { name, all } => {
+            let down = commands::down::down(name.as_deref(), all);
+            output::data(&threads()?.block_on(down)?);
+        }
+        // On this very thread, to whose life those of the children are tied.
+        Command::Up(options) if options.hold => {
+            return threads()?.block_on(commands::up::hold(&options));
+        }
+        Command::Up(options) => {
+            let runtime = threads()?;
+            let code = runtime.block_on(commands::up::up(&options));
+            // The lab's process goes on, and with it the pipe that is read.
+            runtime.shutdown_background();
+            return code;
         }
     }
     Ok(0)

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::report::{Format, layout};
+use super::report::Format;
+use super::shown::layout;
 use crate::analyse::run::analyse;
 use crate::compare::alike::{Conditions, Differs, differences, of_bench, of_run};
 use crate::compare::{Compared, Line, Verdict, overhead, switchover};

@@ -15,6 +15,7 @@ pub mod plan;
 pub mod report;
 pub mod runs;
 pub mod serve;
+pub mod shown;
 pub mod start;
 pub mod stop;
 

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::report::{Format, layout};
+use super::report::Format;
+use super::shown::layout;
 use crate::exit::Exit;
 use crate::output;
 use crate::overhead::analyse::{Analysis, analyse};

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use super::report::layout;
+use super::shown::layout;
 use crate::duration;
 use crate::exit::Exit;
 use crate::output;
