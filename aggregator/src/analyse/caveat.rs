@@ -7,6 +7,7 @@ use gapscope_proto::ids::TargetName;
 
 use super::fate::{Exposure, Fate};
 use super::load::Names;
+use super::local::{RESET, is_note};
 use super::row::Row;
 use crate::store::manifest::{Manifest, RunState, Schedule};
 
@@ -255,6 +256,18 @@ pub(super) fn row_caveats(row: &Row, deadline_ns: i64, caveats: &mut Vec<Caveat>
 }
 
 pub(super) fn few_faults(faults: &[Fault], judged: &BTreeSet<u32>, caveats: &mut Vec<Caveat>) {
+    let resets = faults.iter().filter(|f| is_note(f) && f.step == RESET);
+    let resets = resets.count();
+    if resets > 0 {
+        caveats.push(Caveat::run(
+            "resets",
+            format!(
+                "the lab cut all connections {resets} times, to make everything as new between \
+                 repetitions: figures of the whole run (available, answered, max gap, outages) hold \
+                 what came of that too; those of a fault and of the repetitions do not"
+            ),
+        ));
+    }
     let mut steps: BTreeMap<&str, usize> = BTreeMap::new();
     for fault in faults.iter().filter(|f| judged.contains(&f.id)) {
         *steps.entry(fault.step.as_str()).or_insert(0) += 1;

@@ -11,11 +11,25 @@ use super::load::Names;
 use crate::align::map::ClockMap;
 use crate::store::manifest::Manifest;
 
+/// The step of a mark that ends the horizon of the fault before it: the lab made
+/// everything as new.
+pub const RESET: &str = "reset";
+/// The step of a mark that says what a proxy (its subject) believes of a backend.
+pub const PROXY_VIEW: &str = "proxy_view";
+
+/// Whether a fault is only a note of the lab's own, which nothing is measured
+/// from.
+pub fn is_note(fault: &Fault) -> bool {
+    fault.scope == FaultScope::Mark && matches!(fault.step.as_str(), RESET | PROXY_VIEW)
+}
+
 /// An event of a fault by an agent's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultTimes {
     /// Which fault.
     pub fault: u32,
+    /// See [`is_note`].
+    pub is_note: bool,
     /// When it was asked for.
     pub asked: Span,
     /// What witnesses saw: listener refused, held cut, gone, cleared.
@@ -33,6 +47,7 @@ pub(super) fn fault_times(
             let there = |span: Span| clocks.translate(span, &fault.clock, clock);
             Some(FaultTimes {
                 fault: fault.id,
+                is_note: is_note(fault),
                 asked: there(fault.asked)?,
                 seen: [
                     ("listener refused", fault.listener_refused.and_then(there)),
@@ -90,12 +105,24 @@ pub(super) fn local_faults(
         })
         .collect();
     local.sort_by_key(|fault| (fault.asked.earliest_ns, fault.id));
+    // Where the lab cuts every connection between two repetitions, what comes of
+    // that is no fault's.
+    let resets: Vec<i64> = faults
+        .iter()
+        .filter(|fault| fault.scope == FaultScope::Mark && fault.step == RESET)
+        .filter_map(|fault| times.iter().find(|t| t.fault == fault.id))
+        .map(|t| t.asked.earliest_ns)
+        .collect();
     for at in 0..local.len() {
         let begin = local[at].asked.earliest_ns;
         local[at].until_ns = local[at + 1..]
             .iter()
+            // What was done to another proxy does not end what was done to this.
+            .filter(|next| next.reach != Reach::Nobody)
             .map(|next| next.asked.earliest_ns)
-            .find(|next| *next > begin)
+            .chain(resets.iter().copied())
+            .filter(|next| *next > begin)
+            .min()
             .unwrap_or(i64::MAX);
     }
     local

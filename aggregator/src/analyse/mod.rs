@@ -19,6 +19,7 @@ pub mod latency;
 pub mod load;
 pub mod local;
 pub mod merge;
+pub mod repeat;
 pub mod row;
 pub mod run;
 pub mod series;

@@ -14,7 +14,7 @@ use super::books::balance;
 pub use super::caveat::Caveat;
 use super::caveat::{fault_caveats, few_faults, row_caveats, run_caveats, unknown_subjects};
 use super::load::{self, LoadError, Names};
-pub use super::local::FaultTimes;
+pub use super::local::{FaultTimes, PROXY_VIEW, RESET, is_note};
 use super::local::{fault_times, local_faults};
 use super::row::{Context, Row, row};
 use super::series::{ClientSeries, SlotCounts};

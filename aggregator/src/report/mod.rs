@@ -16,6 +16,7 @@ pub mod json;
 pub mod markdown;
 pub mod model;
 pub mod plot;
+pub mod repeat;
 pub mod sections;
 pub mod table;
 mod tables;

@@ -9,8 +9,8 @@ use super::headline::{Headline, headline};
 use super::sections::{Section, section};
 use super::table::Table;
 use super::tables::{clock_table, deadline_ns, fault_table, latency_table, main_table};
-use super::{across, clock};
-use crate::analyse::run::{Analysis, Caveat};
+use super::{across, clock, repeat};
+use crate::analyse::run::{Analysis, Caveat, is_note};
 use crate::store::manifest::RunState;
 
 /// The whole report.
@@ -71,9 +71,7 @@ pub fn report(analysis: &Analysis) -> Report {
         ),
         format!("an answer counts up to {deadline} after its probe's begin"),
     ];
-    for fault in &analysis.faults {
-        facts.push(fault_fact(analysis, fault));
-    }
+    facts.extend(fault_facts(analysis));
     if !manifest.labels.is_empty() {
         let labels: Vec<String> = manifest
             .labels
@@ -100,6 +98,7 @@ pub fn report(analysis: &Analysis) -> Report {
             clock_table(analysis),
         ]
         .into_iter()
+        .chain(repeat::tables(analysis))
         .filter(|table| !table.rows.is_empty())
         .collect(),
         method: method(analysis, &deadline),
@@ -118,6 +117,24 @@ pub(super) fn fault_name(fault: &Fault) -> String {
         return format!("mark: {}", fault.detail);
     }
     format!("{} {}", fault.step, fault.subject)
+}
+
+/// More faults than this are listed by their first and last.
+const MOST_FAULTS: usize = 12;
+
+/// Each fault, without the lab's own notes.
+fn fault_facts(analysis: &Analysis) -> Vec<String> {
+    let faults: Vec<&Fault> = analysis.faults.iter().filter(|f| !is_note(f)).collect();
+    let fact = |fault: &&Fault| fault_fact(analysis, fault);
+    if faults.len() <= MOST_FAULTS {
+        return faults.iter().map(fact).collect();
+    }
+    let (first, rest) = faults.split_at(MOST_FAULTS - 2);
+    let (between, last) = rest.split_at(rest.len() - 1);
+    let mut facts: Vec<String> = first.iter().map(fact).collect();
+    facts.push(format!("... {} more faults", between.len()));
+    facts.extend(last.iter().map(fact));
+    facts
 }
 
 fn fault_fact(analysis: &Analysis, fault: &Fault) -> String {
@@ -215,6 +232,7 @@ pub fn agent_clocks(analysis: &Analysis) -> Vec<clock::AgentClock<'_>> {
 
 fn method(analysis: &Analysis, deadline: &str) -> Vec<String> {
     let mut method = method_of_agents(deadline);
+    method.extend(repeat::method(analysis));
     if analysis.has_several_clocks() {
         method.push(
             "one timeline: the aggregator's clock. clocks ±: by how much the moments of different \

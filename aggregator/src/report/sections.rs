@@ -10,7 +10,7 @@ use super::table::Table;
 use super::tables::client_words;
 use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::row::{Row, Scope};
-use crate::analyse::run::{Analysis, Timeline};
+use crate::analyse::run::{Analysis, PROXY_VIEW, Timeline, is_note};
 
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub(super) fn section(
         let timeline = &analysis.timelines[*timeline_index];
         let named = analysis.timelines.len() > 1;
         if first_of_target.insert(*timeline_index, ()).is_none() {
-            fault_events(analysis, timeline, named, &mut events);
+            fault_events(analysis, timeline, target, named, &mut events);
         }
         row_events(analysis, timeline, row, &mut events);
         for ((outcome, cause, code), error) in &row.errors {
@@ -150,6 +150,7 @@ fn event(timeline: &Timeline, at_ns: i64, who: &str, what: String) -> Event {
     let asked = timeline
         .faults
         .iter()
+        .filter(|fault| !fault.is_note)
         .map(|fault| fault.asked)
         .filter(|asked| asked.earliest_ns <= at_ns)
         .max_by_key(|asked| asked.earliest_ns);
@@ -170,7 +171,13 @@ fn event(timeline: &Timeline, at_ns: i64, who: &str, what: String) -> Event {
     }
 }
 
-fn fault_events(analysis: &Analysis, timeline: &Timeline, named: bool, events: &mut Vec<Event>) {
+fn fault_events(
+    analysis: &Analysis,
+    timeline: &Timeline,
+    target: &TargetName,
+    named: bool,
+    events: &mut Vec<Event>,
+) {
     let by = if named {
         format!(" (by the clock of {})", timeline.agent)
     } else {
@@ -180,8 +187,17 @@ fn fault_events(analysis: &Analysis, timeline: &Timeline, named: bool, events: &
         let Some(fault) = analysis.faults.iter().find(|f| f.id == times.fault) else {
             continue;
         };
-        let name = fault_name(fault);
         let origin = timeline.origin_ns;
+        if is_note(fault) {
+            // What another proxy believes explains nothing here.
+            if fault.step != PROXY_VIEW || fault.subject == target.as_str() {
+                let mut seen = event(timeline, times.asked.latest_ns, "", fault.detail.clone());
+                seen.who.clear();
+                events.push(seen);
+            }
+            continue;
+        }
+        let name = fault_name(fault);
         events.push(Event {
             at_ns: times.asked.earliest_ns.saturating_sub(origin),
             at: format!(
