@@ -168,6 +168,8 @@ async fn watch(tools: Tools, endpoint: Arc<Endpoint>, name: String, stop: Cancel
             number: 0,
             canary: None,
             canary_value: String::new(),
+            pool: false,
+            ledger: None,
             timeouts: Timeouts {
                 resolve_ns: timeout,
                 connect_ns: timeout,

@@ -552,6 +552,8 @@ impl Watch {
                 number: index,
                 canary: None,
                 canary_value: String::new(),
+                pool: false,
+                ledger: None,
                 timeouts: group.timeouts,
             },
             self.clock.clone(),

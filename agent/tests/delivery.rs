@@ -38,6 +38,7 @@ fn config(url: &str, data: &Path, server: &Server) -> Config {
             reach: gapscope_agent::reach::Reach::default(),
         }],
         control: None,
+        writes: None,
     }
 }
 

@@ -234,6 +234,8 @@ pub(crate) fn client_of(endpoint: &Arc<Endpoint>, style: Style, timeout_ms: u64)
             number: 0,
             canary: None,
             canary_value: "unique".into(),
+            pool: false,
+            ledger: None,
             timeouts: Timeouts {
                 resolve_ns: timeout,
                 connect_ns: timeout,

@@ -61,7 +61,6 @@ pub mod host {
     pub const PROBES: &str = "probes";
     pub const BAD: &str = "bad";
     pub const TOOK_MAX_NS: &str = "took_max_ns";
-    pub const ERROR: &str = "error";
     pub const A1_NS: &str = "a1_ns";
     pub const S1_NS: &str = "s1_ns";
     pub const S2_NS: &str = "s2_ns";
@@ -84,6 +83,18 @@ pub mod host {
     pub const SAMPLED: &str = "sampled";
     pub const WAITED: &str = "waited";
     pub const OVERSLEPT: &str = "overslept";
+    pub const SOURCE: &str = "source";
+    pub const BACKEND: &str = "backend";
+    pub const ERROR: &str = "error";
+    pub const SHARED: &str = "shared";
+    /// The start of the agent that wrote the rows: 16 hexadecimal digits.
+    pub const WRITTEN_BY: &str = "written_by";
+    pub const TARGET: &str = "target";
+    pub const CLIENT: &str = "client";
+    pub const FIRST_SLOT: &str = "first_slot";
+    pub const LAST_SLOT: &str = "last_slot";
+    pub const TIMES: &str = "times";
+    pub const NOTE: &str = "note";
 }
 
 /// Columns of `losses` beside `agent_id`, `incarnation`, `kind` and `reason`.
@@ -216,8 +227,34 @@ pub const CONTROL: HostTable = HostTable {
     ],
 };
 
+/// The write ledger as it was read after the run; see
+/// [`gapscope_proto::host::LedgerEntry`]. Runs of older builds have none.
+pub const LEDGER_READS: HostTable = HostTable {
+    kind: "ledger",
+    file: "ledger_reads",
+    columns: &[
+        host::SOURCE,
+        host::BACKEND,
+        host::ERROR,
+        host::SHARED,
+        host::WRITTEN_BY,
+        host::TARGET,
+        host::CLIENT,
+        host::FIRST_SLOT,
+        host::LAST_SLOT,
+        host::TIMES,
+        host::NOTE,
+    ],
+};
+
 /// The tables that host records become at the close.
-pub const HOST_TABLES: [&HostTable; 4] = [&LAG, &CLOCK_EXCHANGES, &CLOCK_ANCHORS, &CONTROL];
+pub const HOST_TABLES: [&HostTable; 5] = [
+    &LAG,
+    &CLOCK_EXCHANGES,
+    &CLOCK_ANCHORS,
+    &CONTROL,
+    &LEDGER_READS,
+];
 
 /// The schema of a live part of host records: each kind's columns side by side.
 pub fn host_schema() -> SchemaRef {
@@ -236,7 +273,6 @@ pub fn host_schema() -> SchemaRef {
         (PROBES, UInt32),
         (BAD, UInt32),
         (TOOK_MAX_NS, UInt64),
-        (ERROR, dictionary()),
         (A1_NS, Int64),
         (S1_NS, Int64),
         (S2_NS, Int64),
@@ -259,6 +295,17 @@ pub fn host_schema() -> SchemaRef {
         (SAMPLED, UInt64),
         (WAITED, UInt64),
         (OVERSLEPT, UInt64),
+        (SOURCE, dictionary()),
+        (BACKEND, dictionary()),
+        (ERROR, dictionary()),
+        (SHARED, DataType::Boolean),
+        (WRITTEN_BY, dictionary()),
+        (TARGET, dictionary()),
+        (CLIENT, DataType::UInt16),
+        (FIRST_SLOT, UInt64),
+        (LAST_SLOT, UInt64),
+        (TIMES, UInt32),
+        (NOTE, dictionary()),
     ])
 }
 
