@@ -8,6 +8,7 @@
 //! ```text
 //! schema_version, run_id, scenario, state, created_utc, program_version,
 //! deadline_ms, exit_code
+//! conclusions[]  one sentence for each target; conclusions_note, of all, or null
 //! targets[]      one for each agent, target, style and kind of client
 //!   name, style, kind, agent, clients, interval_s
 //!   due, probed, ok, late, waited, waited_in_time, overslept, absent,
@@ -100,6 +101,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
         .collect();
     let c = &analysis.conservation;
     let is_shared = analysis.has_several_clocks();
+    let (conclusions, note) = model::conclusions(analysis);
     json!({
         "schema_version": SCHEMA_VERSION,
         "run_id": manifest.run_id.to_string(),
@@ -113,6 +115,8 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
         "program_version": env!("CARGO_PKG_VERSION"),
         "deadline_ms": manifest.plan.deadline_ns as f64 / 1e6,
         "exit_code": exit_code,
+        "conclusions": conclusions,
+        "conclusions_note": note,
         "targets": targets,
         "faults": analysis.faults.iter().map(|fault| json!({
             "id": fault.id,

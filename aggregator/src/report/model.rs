@@ -8,7 +8,7 @@ use super::figures::{after, short};
 use super::headline::{Headline, headline};
 use super::sections::{Section, section};
 use super::table::Table;
-use super::tables::{clock_table, fault_table, latency_table, main_table};
+use super::tables::{clock_table, deadline_ns, fault_table, latency_table, main_table};
 use super::{across, clock, kinds, ledger, repeat};
 use crate::analyse::row::Row;
 use crate::analyse::run::{Analysis, Caveat, is_note};
@@ -47,13 +47,9 @@ pub struct Report {
 pub fn report(analysis: &Analysis) -> Report {
     let manifest = &analysis.manifest;
     let plan = &manifest.plan;
-    let deadline = short(i64::try_from(plan.deadline_ns).unwrap_or(i64::MAX));
-    let mut targets: Vec<&TargetName> = Vec::new();
-    for group in &plan.groups {
-        if !targets.contains(&&group.target) {
-            targets.push(&group.target);
-        }
-    }
+    let deadline = short(deadline_ns(analysis));
+    let targets = targets(analysis);
+    let (conclusions, closing) = conclusions(analysis);
     let state = match manifest.state {
         RunState::Running => "still running".to_owned(),
         RunState::Closed => manifest
@@ -94,11 +90,8 @@ pub fn report(analysis: &Analysis) -> Report {
             .iter()
             .map(|target| headline(analysis, target, &deadline))
             .collect(),
-        conclusions: targets
-            .iter()
-            .map(|target| conclusion(analysis, target, &deadline))
-            .collect(),
-        closing: closing(analysis),
+        conclusions,
+        closing,
         tables: vec![
             main_table(analysis),
             fault_table(analysis, &deadline),
@@ -176,6 +169,27 @@ fn fault_fact(analysis: &Analysis, fault: &Fault) -> String {
         fault.id,
         fault_name(fault)
     )
+}
+
+/// The run's targets, in the plan's order.
+fn targets(analysis: &Analysis) -> Vec<&TargetName> {
+    let mut targets: Vec<&TargetName> = Vec::new();
+    for group in &analysis.manifest.plan.groups {
+        if !targets.contains(&&group.target) {
+            targets.push(&group.target);
+        }
+    }
+    targets
+}
+
+/// One sentence for each target, and what is to be kept in mind with all of them.
+pub fn conclusions(analysis: &Analysis) -> (Vec<String>, Option<String>) {
+    let deadline = short(deadline_ns(analysis));
+    let sentences = targets(analysis)
+        .into_iter()
+        .map(|target| conclusion(analysis, target, &deadline))
+        .collect();
+    (sentences, closing(analysis))
 }
 
 /// Whether every one of several targets has this caveat: then it is said once.

@@ -284,6 +284,6 @@ fn keys(analysis: &Analysis, row: &Row) -> Vec<String> {
     vec![target, client_words(row)]
 }
 
-fn deadline_ns(analysis: &Analysis) -> i64 {
+pub(super) fn deadline_ns(analysis: &Analysis) -> i64 {
     i64::try_from(analysis.manifest.plan.deadline_ns).unwrap_or(i64::MAX)
 }
