@@ -46,6 +46,7 @@ fn pure_modules_are_pure() {
         "proto/src/convert.rs",
         "agent/src/schedule.rs",
         "agent/src/outcome.rs",
+        "agent/src/probe/canary.rs",
         "agent/src/backoff.rs",
         "agent/src/uplink/session.rs",
         "aggregator/src/ingest/admit.rs",
