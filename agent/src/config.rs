@@ -17,6 +17,7 @@ use serde::Deserialize;
 use serde_spanned::Spanned;
 
 use crate::probe::identity::check_expression;
+use crate::spool::settings;
 
 /// Where an aggregator listens unless told otherwise.
 pub const DEFAULT_AGGREGATOR: &str = "http://127.0.0.1:7350";
@@ -24,8 +25,6 @@ pub const DEFAULT_AGGREGATOR: &str = "http://127.0.0.1:7350";
 /// default clients need 400 of them while a target refuses: four clients that
 /// try again every 10 ms.
 pub const DEFAULT_MAX_CONNECTS_PER_SECOND: u32 = 500;
-/// Bytes a spool may take unless told otherwise.
-pub const DEFAULT_SPOOL_MAX_BYTES: u64 = 1 << 30;
 
 /// A password. Never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -95,8 +94,8 @@ pub struct Config {
     pub aggregator: String,
     /// Folder under which the spool lives.
     pub data: PathBuf,
-    /// Bytes the spool may take.
-    pub spool_max_bytes: u64,
+    /// How the spool behaves.
+    pub spool: settings::Settings,
     /// What can be probed.
     pub targets: Vec<Target>,
 }
@@ -116,8 +115,8 @@ pub struct Flags {
     pub agent_id: Option<String>,
     /// `--data`
     pub data: Option<PathBuf>,
-    /// `--spool-max-bytes`
-    pub spool_max_bytes: Option<u64>,
+    /// `--spool-...`
+    pub spool: settings::Given,
 }
 
 /// Why a configuration is of no use.
@@ -150,7 +149,10 @@ struct File {
     agent_id: Option<Spanned<String>>,
     aggregator: Option<Spanned<String>>,
     data: Option<PathBuf>,
+    /// As `max_bytes` in `[spool]`.
     spool_max_bytes: Option<u64>,
+    #[serde(default)]
+    spool: settings::Given,
     #[serde(default)]
     target: Vec<Spanned<FileTarget>>,
 }
@@ -206,7 +208,7 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
         agent_id: None,
         aggregator: None,
         data: None,
-        spool_max_bytes: None,
+        spool: settings::Given::default(),
         targets: Vec::new(),
     });
     if let Some(expression) = &flags.identity {
@@ -249,11 +251,7 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
             .clone()
             .or(config.data)
             .unwrap_or_else(|| PathBuf::from("./runs")),
-        spool_max_bytes: flags
-            .spool_max_bytes
-            .or(config.spool_max_bytes)
-            .unwrap_or(DEFAULT_SPOOL_MAX_BYTES)
-            .max(1 << 20),
+        spool: flags.spool.or(config.spool).settings(),
         targets: config.targets,
     })
 }
@@ -263,7 +261,7 @@ struct Partial {
     agent_id: Option<AgentId>,
     aggregator: Option<String>,
     data: Option<PathBuf>,
-    spool_max_bytes: Option<u64>,
+    spool: settings::Given,
     targets: Vec<Target>,
 }
 
@@ -400,7 +398,10 @@ impl File {
             agent_id,
             aggregator,
             data: self.data,
-            spool_max_bytes: self.spool_max_bytes,
+            spool: settings::Given {
+                max_bytes: self.spool.max_bytes.or(self.spool_max_bytes),
+                ..self.spool
+            },
             targets,
         })
     }

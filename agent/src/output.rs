@@ -17,3 +17,13 @@ pub(crate) fn error(message: &str, hint: Option<&str>) {
         eprintln!("hint: {hint}");
     }
 }
+
+/// A remark beside the data.
+pub(crate) fn note(message: &str) {
+    eprintln!("note: {message}");
+}
+
+/// Many lines of data.
+pub(crate) fn lines() -> impl std::io::Write {
+    std::io::BufWriter::new(std::io::stdout().lock())
+}
