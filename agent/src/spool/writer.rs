@@ -170,6 +170,8 @@ struct Writer {
     /// From tails of an earlier start, not yet sealed.
     leftover: Vec<Encoded>,
     acked: BTreeMap<StreamId, u64>,
+    /// What the disk lets the spool take.
+    by_disk: u64,
     segment_limit: u64,
     tail_limit: u64,
     is_dropping: bool,
@@ -213,6 +215,7 @@ impl Writer {
             books: Books::default(),
             leftover: Vec::new(),
             acked: BTreeMap::new(),
+            by_disk: u64::MAX,
             segment_limit: 1 << 20,
             tail_limit: 64 << 10,
             is_dropping: false,
@@ -266,10 +269,10 @@ impl Writer {
         let now = self.clock.raw_ns();
         if self.is_seal_due(now) || !flushed.is_empty() {
             self.seal();
-            self.hold_probing();
         } else {
             self.sync_tail(now);
         }
+        self.hold_probing();
         self.reserve_ahead();
         if !flushed.is_empty() {
             self.syncer.run_all();
@@ -347,7 +350,6 @@ impl Writer {
                 let acked = self.acked.entry(stream).or_default();
                 *acked = seq.max(*acked);
                 self.remove_acked();
-                self.hold_probing();
             }
             Command::Lost(loss) => {
                 // The uplink knows already; it only has to survive.

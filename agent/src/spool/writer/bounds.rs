@@ -23,20 +23,9 @@ const SMALLEST: u64 = 16 << 10;
 const STATE_BYTES: u64 = 2 * SLOT_BYTES as u64;
 
 impl Writer {
-    /// Sizes of files follow what the spool may take.
+    /// Asks the disk how much the spool may take; sizes of files follow.
     pub(super) fn measure_disk(&mut self) {
-        let limit = self.limit();
-        self.segment_limit = (limit / 16).clamp(SMALLEST, LARGEST_SEGMENT);
-        self.tail_limit = (limit / 16).clamp(SMALLEST, LARGEST_TAIL);
-    }
-
-    /// Bytes the spool may take now.
-    fn limit(&self) -> u64 {
-        self.limit_by_disk().min(self.settings.max_bytes)
-    }
-
-    fn limit_by_disk(&self) -> u64 {
-        match self.disk.space() {
+        self.by_disk = match self.disk.space() {
             Ok(space) => {
                 let spare = space.free.saturating_sub(self.settings.min_free(space));
                 self.total_bytes()
@@ -47,7 +36,10 @@ impl Writer {
                 tracing::debug!(%error, "the disk cannot be asked for its space");
                 u64::MAX
             }
-        }
+        };
+        let limit = self.by_disk.min(self.settings.max_bytes);
+        self.segment_limit = (limit / 16).clamp(SMALLEST, LARGEST_SEGMENT);
+        self.tail_limit = (limit / 16).clamp(SMALLEST, LARGEST_TAIL);
     }
 
     /// Kept free for host records, which make sense of the samples that are
@@ -58,7 +50,7 @@ impl Writer {
 
     /// Makes room for so many bytes, or says why there is none.
     pub(super) fn room_for(&mut self, added: u64, kind: StreamKind) -> Result<(), LossReason> {
-        let by_disk = self.limit_by_disk();
+        let by_disk = self.by_disk;
         let is_newest = self.settings.when_full == WhenFull::Newest && kind == StreamKind::Samples;
         let mut kept = if is_newest { self.headroom() } else { 0 };
         if is_newest && self.is_dropping {
@@ -184,7 +176,7 @@ impl Writer {
         let held = self.is_held.load(Ordering::Relaxed);
         let spare = self.headroom() + if held { self.headroom() / 2 } else { 0 };
         let wanted = self.total_bytes() + 2 * self.tail_limit + spare;
-        let is_full = wanted > self.settings.max_bytes || wanted > self.limit_by_disk();
+        let is_full = wanted > self.settings.max_bytes || wanted > self.by_disk;
         if is_full && !held {
             tracing::error!(
                 "there is no room: probing stands still; slots that pass are not probed by the agent"

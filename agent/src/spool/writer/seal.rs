@@ -68,7 +68,7 @@ impl Writer {
                         .map(|frame| Loss::exact(frame.stream, frame.first, frame.last, reason)),
                 );
             } else {
-                match self.write_segment(kind, frames) {
+                match self.write_segment(kind, frames, true) {
                     Ok(number) => written.push(number),
                     Err((error, frames)) => {
                         let ids: Vec<_> = self.open.keys().copied().collect();
@@ -174,10 +174,12 @@ impl Writer {
         self.save(Vec::new(), false);
     }
 
+    /// On a full disk older segments may be given up for it, or not.
     pub(super) fn write_segment(
         &mut self,
         kind: StreamKind,
         frames: Vec<Encoded>,
+        may_drop: bool,
     ) -> Result<u64, (io::Error, Vec<Encoded>)> {
         let bytes: Vec<u8> = frames
             .iter()
@@ -189,7 +191,8 @@ impl Writer {
             self.complain("writing a segment failed; it is given up", &error);
             self.give_segment_up(kind);
             let again = if is_full(&error) {
-                attempt < MOST_ATTEMPTS
+                may_drop
+                    && attempt < MOST_ATTEMPTS
                     && self.settings.when_full == WhenFull::Oldest
                     && self.drop_oldest(LossReason::DiskFull).is_some()
             } else {

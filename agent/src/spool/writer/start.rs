@@ -144,7 +144,8 @@ impl Writer {
             if frames.is_empty() {
                 continue;
             }
-            match self.write_segment(kind, frames) {
+            // They stand in tails: nothing has to go for them.
+            match self.write_segment(kind, frames, false) {
                 Ok(number) => written.push(number),
                 Err((error, frames)) => {
                     tracing::error!(%error, "what stands in tails cannot be sealed yet");
