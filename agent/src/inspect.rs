@@ -239,7 +239,7 @@ fn line_of(stream: &StreamId, record: &str) -> Map<String, Value> {
     line.insert("record".into(), json!(record));
     line.insert("stream".into(), json!(kind(stream)));
     line.insert("run_id".into(), json!(stream.run.to_string()));
-    line.insert("incarnation".into(), json!(stream.incarnation.get()));
+    line.insert("incarnation".into(), json!(stream.incarnation.to_string()));
     line
 }
 

@@ -3,6 +3,8 @@
 //!
 //! `GAPSCOPE_UPDATE_FIXTURE=1` writes `tests/data/spool-1` again.
 
+#![expect(clippy::print_stdout, reason = "what was measured")]
+
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -554,7 +556,7 @@ async fn looking_while_an_agent_writes_sees_no_loss() {
             assert_ne!(line["record"], "loss", "{line}");
             let key = (
                 line["stream"].to_string(),
-                line["incarnation"].as_u64(),
+                line["incarnation"].to_string(),
                 line["seq"].as_u64().expect("a seq"),
             );
             assert!(seqs.insert(key), "{line} twice");

@@ -1,6 +1,8 @@
 //! No room: on a real, small disk and by the spool's own bound. The agent
 //! neither ends nor blocks, says what is lost, and goes on when there is room.
 
+#![expect(clippy::print_stdout, reason = "what was measured")]
+
 mod support;
 
 use std::path::Path;
@@ -82,8 +84,9 @@ fn check_accounts(arrived: &Arrived, run: RunId) -> (u64, u64) {
     let books = books(arrived, run);
     let mut seqs: Vec<u64> = arrived
         .samples
-        .iter()
-        .flat_map(|(_, samples)| samples.iter().map(|(seq, _)| *seq))
+        .values()
+        .flatten()
+        .map(|(seq, _)| *seq)
         .collect();
     let stored = seqs.len() as u64;
     let kind = gapscope_proto::wire::StreamKind::Samples as i32;

@@ -3,6 +3,8 @@
 //!
 //! `GAPSCOPE_KILLS` sets how many (default 8), `GAPSCOPE_SEED` repeats a run.
 
+#![expect(clippy::print_stdout, reason = "what was measured")]
+
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -193,6 +193,37 @@ mod tests {
     }
 
     #[test]
+    fn the_file_and_the_flags() {
+        let file: Given =
+            toml::from_str("max_bytes = 5\nsync = \"20ms\"\nwhen_full = \"newest\"\n")
+                .expect("valid");
+        let flags = Given {
+            when_full: Some(WhenFull::StopProbing),
+            ..Given::default()
+        };
+        assert_eq!(
+            flags.or(file).settings(),
+            Settings {
+                max_bytes: LEAST_MAX_BYTES,
+                min_free_bytes: None,
+                sync: SyncPolicy::Interval(20_000_000),
+                when_full: WhenFull::StopProbing,
+            }
+        );
+        for (bad, says) in [
+            ("sync = \"often\"", "known: interval"),
+            (
+                "when_full = \"explode\"",
+                "known: oldest, newest, stop-probing",
+            ),
+            ("size = 5", "unknown field `size`"),
+        ] {
+            let error = toml::from_str::<Given>(bad).expect_err(bad);
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    #[test]
     fn a_small_disk_keeps_a_twentieth_free_and_a_large_one_a_gibibyte() {
         let settings = Settings::default();
         let disk = |total| Space { free: 0, total };
