@@ -15,7 +15,8 @@ use crate::{agent, check, inspect, output};
 
 /// Probes SQL targets and streams what it measures to an aggregator.
 ///
-/// Probing is read-only: one SELECT a probe. Passwords come from the
+/// Probing is read-only, one SELECT a probe, unless --allow-writes says where rows
+/// may be written and a run asks for it. Passwords come from the
 /// environment or a file, never from a flag.
 #[derive(Debug, Parser)]
 #[command(name = "gapscope-agent", version)]
@@ -99,6 +100,15 @@ struct Run {
     /// When the spool is synced, which matters for a loss of power: interval, always, never or an interval such as 20ms [default: interval, 100ms]
     #[arg(long, value_name = "POLICY")]
     spool_sync: Option<SyncPolicy>,
+    /// Let runs that ask for it write rows into a table of their own in this schema
+    #[arg(long, value_name = "SCHEMA")]
+    allow_writes: Option<String>,
+    /// Read the rows after a run through this target: a backend itself. Again for each
+    #[arg(long, value_name = "NAME")]
+    ledger_from: Vec<String>,
+    /// The backends share their data: a row must be on each of them
+    #[arg(long)]
+    backends_share_data: bool,
     /// End when the parent process ends
     #[arg(long)]
     die_with_parent: bool,
@@ -194,6 +204,9 @@ fn perform_run(run: Run) -> Result<(), Failure> {
         sync: run.spool_sync,
         when_full: run.spool_when_full,
     };
+    flags.allow_writes = run.allow_writes;
+    flags.ledger_from = run.ledger_from;
+    flags.backends_share_data = run.backends_share_data;
     let config = config::resolve(&flags, &SystemSources)?;
     if config.targets.is_empty() {
         return Err(Failure {

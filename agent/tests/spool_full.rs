@@ -235,6 +235,7 @@ async fn with_a_small_spool(
             identity: None,
             max_connects_per_second: 1_000,
         }],
+        writes: None,
     };
     let shutdown = CancellationToken::new();
     let token = shutdown.clone();

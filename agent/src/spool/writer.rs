@@ -332,6 +332,7 @@ impl Writer {
             }
             Command::Begin(run, started) => {
                 self.active.insert(run);
+                self.reserve_first(run);
                 self.host(run, HostRecord::Started(started));
             }
             Command::End(run, ended) => {
@@ -344,6 +345,11 @@ impl Writer {
             Command::HostForAll(record) => {
                 for run in self.active.clone() {
                     self.host(run, record.clone());
+                }
+            }
+            Command::Host(run, record) => {
+                if self.active.contains(&run) {
+                    self.host(run, record);
                 }
             }
             Command::Acked(stream, seq) => {
@@ -398,6 +404,20 @@ impl Writer {
     fn reserve(&mut self, id: &StreamId, seq: u64) {
         let ahead = self.open.get(id).map_or(64, OpenStream::ahead);
         self.ledger.want(id, seq - 1 + ahead);
+        self.save_now();
+    }
+
+    /// Before the first slot, so that no sample of the run has to wait.
+    fn reserve_first(&mut self, run: RunId) {
+        for kind in [StreamKind::Samples, StreamKind::Host] {
+            let id = StreamId {
+                run,
+                incarnation: self.incarnation,
+                kind,
+            };
+            self.ledger.open_stream(id);
+            self.ledger.want(&id, 256);
+        }
         self.save_now();
     }
 
