@@ -73,7 +73,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), StartError> {
     let folder = config.data.join("spool").join(config.agent_id.as_str());
-    let opened = writer::open(&folder, config.spool_max_bytes, clock.clone())?;
+    let opened = writer::open(&folder, &config.spool, clock.clone())?;
     if opened.counts.corrupt_stretches > 0 {
         tracing::warn!(
             stretches = opened.counts.corrupt_stretches,

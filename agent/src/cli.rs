@@ -1,4 +1,4 @@
-//! The command line: `run`, `try`, `check`, `spool inspect`.
+//! The command line: `run`, `try`, `check`, `spool inspect`, `verify` and `export`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use gapscope_proto::clock::{Clock, SystemClock};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Flags, SystemSources};
+use crate::spool::settings::{Given, SyncPolicy, WhenFull};
 use crate::{agent, check, inspect, output, trial};
 
 /// Probes SQL targets and streams what it measures to an aggregator.
@@ -40,8 +41,25 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum SpoolCommand {
-    /// Say what a spool holds, without touching it.
+    /// Say what a spool holds.
+    ///
+    /// Changes nothing, and may be used while an agent writes to the spool.
     Inspect {
+        /// The spool's folder: `<data>/spool/<agent id>`
+        dir: PathBuf,
+    },
+    /// Check every frame, checksum and number: exit code 4 if something is lost,
+    /// 1 if something is damaged.
+    ///
+    /// Changes nothing, and may be used while an agent writes to the spool.
+    Verify {
+        /// The spool's folder: `<data>/spool/<agent id>`
+        dir: PathBuf,
+    },
+    /// Write all that a spool holds as JSON, one object a line.
+    ///
+    /// Changes nothing, and may be used while an agent writes to the spool.
+    Export {
         /// The spool's folder: `<data>/spool/<agent id>`
         dir: PathBuf,
     },
@@ -77,9 +95,18 @@ struct Run {
     /// Folder for the spool [default: ./runs]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Bytes the spool may take; beyond, the oldest records are lost and declared [default: 1 GiB]
+    /// Bytes the spool may take [default: 1 GiB]
     #[arg(long, value_name = "BYTES")]
     spool_max_bytes: Option<u64>,
+    /// Bytes of the disk the spool leaves free [default: a twentieth of the disk, at most 1 GiB]
+    #[arg(long, value_name = "BYTES")]
+    spool_min_free_bytes: Option<u64>,
+    /// What goes when there is no room: oldest, newest (lost and declared) or stop-probing [default: oldest]
+    #[arg(long, value_name = "POLICY")]
+    spool_when_full: Option<WhenFull>,
+    /// When the spool is synced, which matters for a loss of power: interval, always, never or an interval such as 20ms [default: interval, 100ms]
+    #[arg(long, value_name = "POLICY")]
+    spool_sync: Option<SyncPolicy>,
     /// Let runs that ask for it write rows into a table of their own in this schema
     #[arg(long, value_name = "SCHEMA")]
     allow_writes: Option<String>,
@@ -155,6 +182,8 @@ fn perform(command: Command) -> Result<(), Failure> {
             result
         }
         Command::Spool(SpoolCommand::Inspect { dir }) => inspect::inspect(&dir),
+        Command::Spool(SpoolCommand::Verify { dir }) => inspect::verify(&dir),
+        Command::Spool(SpoolCommand::Export { dir }) => inspect::export(&dir),
     }
 }
 
@@ -184,7 +213,12 @@ fn perform_run(run: Run) -> Result<(), Failure> {
     flags.aggregator = run.aggregator;
     flags.agent_id = run.agent_id;
     flags.data = run.data;
-    flags.spool_max_bytes = run.spool_max_bytes;
+    flags.spool = Given {
+        max_bytes: run.spool_max_bytes,
+        min_free_bytes: run.spool_min_free_bytes,
+        sync: run.spool_sync,
+        when_full: run.spool_when_full,
+    };
     flags.allow_writes = run.allow_writes;
     flags.ledger_from = run.ledger_from;
     flags.backends_share_data = run.backends_share_data;

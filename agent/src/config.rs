@@ -19,6 +19,7 @@ use serde_spanned::Spanned;
 
 use crate::probe::identity::check_expression;
 use crate::reach::{DEFAULT_MAX_SOCKETS, Reach, TlsFiles};
+use crate::spool::settings;
 
 /// Where an aggregator listens unless told otherwise.
 pub const DEFAULT_AGGREGATOR: &str = "http://127.0.0.1:7350";
@@ -29,8 +30,6 @@ pub const DEFAULT_MAX_CONNECTS_PER_SECOND: u32 = 500;
 /// How long the reading of the ledger waits for backends unless told otherwise;
 /// the aggregator waits for 30 s.
 pub const DEFAULT_LEDGER_PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes a spool may take unless told otherwise.
-pub const DEFAULT_SPOOL_MAX_BYTES: u64 = 1 << 30;
 
 /// A password. Never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -134,8 +133,8 @@ pub struct Config {
     pub aggregator: String,
     /// Folder under which the spool lives.
     pub data: PathBuf,
-    /// Bytes the spool may take.
-    pub spool_max_bytes: u64,
+    /// How the spool behaves.
+    pub spool: settings::Settings,
     /// What can be probed.
     pub targets: Vec<Target>,
     /// Which of them no fault touches: probed beside each run.
@@ -161,8 +160,8 @@ pub struct Flags {
     pub agent_id: Option<String>,
     /// `--data`
     pub data: Option<PathBuf>,
-    /// `--spool-max-bytes`
-    pub spool_max_bytes: Option<u64>,
+    /// `--spool-...`
+    pub spool: settings::Given,
     /// `--allow-writes`
     pub allow_writes: Option<String>,
     /// `--ledger-from`
@@ -201,8 +200,11 @@ struct File {
     agent_id: Option<Spanned<String>>,
     aggregator: Option<Spanned<String>>,
     data: Option<PathBuf>,
+    /// As `max_bytes` in `[spool]`.
     spool_max_bytes: Option<u64>,
     control: Option<Spanned<String>>,
+    #[serde(default)]
+    spool: settings::Given,
     #[serde(default)]
     target: Vec<Spanned<FileTarget>>,
     writes: Option<Spanned<FileWrites>>,
@@ -323,7 +325,7 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
         agent_id: None,
         aggregator: None,
         data: None,
-        spool_max_bytes: None,
+        spool: settings::Given::default(),
         targets: Vec::new(),
         control: None,
         writes: None,
@@ -396,11 +398,7 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
             .clone()
             .or(config.data)
             .unwrap_or_else(|| PathBuf::from("./runs")),
-        spool_max_bytes: flags
-            .spool_max_bytes
-            .or(config.spool_max_bytes)
-            .unwrap_or(DEFAULT_SPOOL_MAX_BYTES)
-            .max(1 << 20),
+        spool: flags.spool.or(config.spool).settings(),
         targets: config.targets,
         control: config.control,
         writes,
@@ -445,7 +443,7 @@ struct Partial {
     agent_id: Option<AgentId>,
     aggregator: Option<String>,
     data: Option<PathBuf>,
-    spool_max_bytes: Option<u64>,
+    spool: settings::Given,
     targets: Vec<Target>,
     control: Option<TargetName>,
     writes: Option<Writes>,
@@ -630,7 +628,10 @@ impl File {
             agent_id,
             aggregator,
             data: self.data,
-            spool_max_bytes: self.spool_max_bytes,
+            spool: settings::Given {
+                max_bytes: self.spool.max_bytes.or(self.spool_max_bytes),
+                ..self.spool
+            },
             targets,
             writes,
         })

@@ -43,3 +43,13 @@ fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
         .map(|size| usize::from(size.ws_col))
         .filter(|columns| *columns > 0)
 }
+
+/// A remark beside the data.
+pub(crate) fn note(message: &str) {
+    eprintln!("note: {message}");
+}
+
+/// Many lines of data.
+pub(crate) fn lines() -> impl std::io::Write {
+    std::io::BufWriter::new(std::io::stdout().lock())
+}

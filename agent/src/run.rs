@@ -7,6 +7,7 @@
 //! run is censored data, not lost data.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -241,7 +242,7 @@ pub async fn probe(tools: &Tools, plan: &RunPlan, times: Times, stopper: &Stoppe
         () = stopper.token.cancelled() => true,
         () = tools.waker.until(times.planned_end_ns) => false,
     };
-    let (mut end_ns, reason, grace) = match (ended_early, stopper.why()) {
+    let (mut end_ns, mut reason, grace) = match (ended_early, stopper.why()) {
         (true, Some((reason, grace))) => (tools.clock.raw_ns(), reason, grace),
         _ => (times.planned_end_ns, "planned end".to_owned(), GRACE),
     };
@@ -262,6 +263,13 @@ pub async fn probe(tools: &Tools, plan: &RunPlan, times: Times, stopper: &Stoppe
     let mut counts = Counts::default();
     for schedule in &mut books {
         counts += schedule.finish(end_ns);
+    }
+    let skipped: u64 = books.iter().map(Schedule::skipped).sum();
+    if skipped > 0 {
+        let _ = write!(
+            reason,
+            "; the spool was full: {skipped} slots were not probed"
+        );
     }
     let ended = ProbingEnded {
         end_ns,
@@ -419,7 +427,12 @@ impl ClientTask {
                 () = self.stop.cancelled() => break,
                 () = self.tools.waker.until(slot.due_ns) => {}
             }
-            match self.schedule.wake(self.tools.clock.raw_ns()) {
+            let wake = if self.tools.spool.holds_probing() {
+                self.schedule.skip()
+            } else {
+                self.schedule.wake(self.tools.clock.raw_ns())
+            };
+            match wake {
                 Wake::Overslept => {}
                 Wake::Probe(slot) => {
                     let sample = self.client.probe(slot, &self.give_up).await;

@@ -21,6 +21,7 @@ pub struct Schedule {
     next_slot: u64,
     probing: bool,
     last_probed_due_ns: Option<i64>,
+    skipped: u64,
     counts: Counts,
     /// The slots counted last in either way: the end of a run that is stopped
     /// is known only afterwards, and what was counted beyond it is taken back.
@@ -88,6 +89,7 @@ impl Schedule {
             next_slot: 0,
             probing: false,
             last_probed_due_ns: None,
+            skipped: 0,
             counts: Counts::default(),
             last_waited: 0..0,
             last_overslept: 0..0,
@@ -156,6 +158,19 @@ impl Schedule {
         self.probing = true;
         self.last_probed_due_ns = Some(due_ns);
         Wake::Probe(slot)
+    }
+
+    /// The client woke up for the slot that [`Self::next`] gave and must not
+    /// probe, for a reason of the agent's own: the slot is overslept.
+    pub fn skip(&mut self) -> Wake {
+        self.overslept_until(self.next_slot.saturating_add(1));
+        self.skipped += 1;
+        Wake::Overslept
+    }
+
+    /// How many slots were skipped.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
     }
 
     /// When the last probed slot was due.
@@ -334,6 +349,32 @@ mod tests {
                 sampled: 1,
                 waited: 3,
                 overslept: 0
+            }
+        );
+    }
+
+    #[test]
+    fn a_skipped_slot_is_the_agents_own_and_the_next_one_is_probed() {
+        let mut s = schedule(0, 0);
+        for slot in 0..5 {
+            let due = s.next((1_000 + 10 * slot) * MS, i64::MAX).expect("a slot");
+            assert_eq!(due.number, slot as u64);
+            if slot < 3 {
+                assert_eq!(s.skip(), Wake::Overslept);
+            } else {
+                assert!(matches!(s.wake(due.due_ns), Wake::Probe(_)));
+                s.free(due.due_ns + MS);
+            }
+        }
+        assert_eq!(s.skipped(), 3);
+        let counts = s.finish(1_050 * MS);
+        assert_eq!(
+            counts,
+            Counts {
+                due: 5,
+                sampled: 2,
+                waited: 0,
+                overslept: 3
             }
         );
     }

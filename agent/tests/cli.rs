@@ -131,6 +131,6 @@ fn inspecting_changes_nothing() {
     let path = folder.path().to_string_lossy();
     let output = agent(&["spool", "inspect", &path]);
     assert!(output.status.success());
-    assert!(String::from_utf8_lossy(&output.stdout).contains("0 bytes, 0 streams"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("0 files, 0 bytes"));
     assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 0);
 }

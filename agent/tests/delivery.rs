@@ -25,7 +25,7 @@ fn config(url: &str, data: &Path, server: &Server) -> Config {
         agent_id: "agent-1".parse().expect("an id"),
         aggregator: url.to_owned(),
         data: data.to_owned(),
-        spool_max_bytes: 1 << 30,
+        spool: gapscope_agent::spool::settings::Settings::default(),
         targets: vec![Target {
             name: "db".parse().expect("a name"),
             host: "127.0.0.1".into(),

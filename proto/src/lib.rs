@@ -14,6 +14,7 @@ pub mod ids;
 pub mod plan;
 pub mod sample;
 pub mod small_file;
+pub mod spool;
 pub mod time;
 pub mod wire;
 

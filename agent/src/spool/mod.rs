@@ -13,39 +13,48 @@
 //!   lock                          held while an agent runs
 //!   segment-00000000000000000001  sealed frames; removed when all acknowledged
 //!   tail-00000000000000000002     small frames since the last seal
-//!   losses.json                   what was lost and is not yet acknowledged
-//!   files.json                    numbers of files never used twice
+//!   state.1                       losses, reserved numbers, what is acknowledged
 //!   runs.json                     runs of this agent: plan, origin, planned end
 //! ```
 //!
-//! What it cannot know: after a loss of power, how many records of the last
-//! sync interval had been measured.
+//! Everything goes through a [`vfs::Vfs`], so that tests can make a disk fail,
+//! fill up and forget. `agent/docs/spool.md` has the guarantees, and which test
+//! shows which.
+//!
+//! What it cannot know: after a loss of power, how many records had been
+//! measured since the last sync, only at most how many.
 
 pub mod disk;
+pub mod look;
 pub mod recover;
+pub mod settings;
+mod state;
 mod sync;
+pub mod vfs;
 pub mod writer;
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gapscope_proto::frame::{Frame, StreamId};
 use gapscope_proto::host::{HostRecord, ProbingEnded, ProbingStarted};
 use gapscope_proto::ids::{Incarnation, RunId};
 use gapscope_proto::sample::Sample;
-use serde::{Deserialize, Serialize};
+pub use gapscope_proto::spool::{Loss, LossReason};
 use tokio::sync::{mpsc, oneshot};
 
 use disk::Disk;
+use settings::SyncPolicy;
 
 /// Where a sealed frame stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameRef {
     /// Its stream.
     pub stream: StreamId,
-    /// Seq of its first record.
+    /// Seq of the first record that is to be taken from it: others before may
+    /// stand in another frame too.
     pub first: u64,
     /// Seq of its last record.
     pub last: u64,
@@ -55,56 +64,6 @@ pub struct FrameRef {
     pub offset: u64,
     /// Its length in bytes.
     pub len: u32,
-}
-
-/// Why records will never come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LossReason {
-    /// The spool had reached its bound.
-    SpoolFull,
-    /// The disk was full.
-    DiskFull,
-    /// A frame on disk was damaged.
-    Corrupt,
-    /// Power was lost.
-    PowerLoss,
-    /// The aggregator refused it for good.
-    Rejected,
-    /// Writing failed.
-    WriteFailed,
-}
-
-/// A range of records of one stream that will never come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loss {
-    /// Its stream.
-    pub stream: StreamId,
-    /// First seq.
-    pub first: u64,
-    /// Last seq.
-    pub last: u64,
-    /// At least so many of them had been measured.
-    pub count_min: u64,
-    /// At most so many.
-    pub count_max: u64,
-    /// Why.
-    pub reason: LossReason,
-}
-
-impl Loss {
-    /// All of `first ..= last`, every one of which had been measured.
-    pub fn exact(stream: StreamId, first: u64, last: u64, reason: LossReason) -> Self {
-        let count = last.saturating_sub(first).saturating_add(1);
-        Self {
-            stream,
-            first,
-            last,
-            count_min: count,
-            count_max: count,
-            reason,
-        }
-    }
 }
 
 /// What the writer is told.
@@ -156,22 +115,15 @@ pub struct Spool {
     commands: mpsc::Sender<Command>,
     disk: Arc<Disk>,
     bytes: Arc<AtomicU64>,
+    is_held: Arc<AtomicBool>,
     incarnation: Incarnation,
 }
 
 impl Spool {
-    pub(crate) fn new(
-        commands: mpsc::Sender<Command>,
-        disk: Arc<Disk>,
-        bytes: Arc<AtomicU64>,
-        incarnation: Incarnation,
-    ) -> Self {
-        Self {
-            commands,
-            disk,
-            bytes,
-            incarnation,
-        }
+    /// Whether probing has to stand still: there is no room, and the policy is
+    /// to lose nothing.
+    pub fn holds_probing(&self) -> bool {
+        self.is_held.load(Ordering::Relaxed)
     }
 
     /// The incarnation of all records spooled through this handle.
@@ -239,10 +191,14 @@ impl Spool {
                 .read_range(frame.segment, frame.offset, frame.len as usize)
                 .map_err(|error| error.to_string())?;
             let (decoded, _) = Frame::from_bytes(&bytes).map_err(|error| error.to_string())?;
-            if decoded.stream != frame.stream || decoded.first_seq != frame.first {
+            if decoded.stream != frame.stream
+                || decoded.first_seq > frame.first
+                || decoded.last_seq() != frame.last
+            {
                 return Err("another frame stands there".to_owned());
             }
-            Ok(decoded)
+            recover::trimmed(decoded, frame.first)
+                .ok_or_else(|| "the frame holds less than it should".to_owned())
         })
         .await
         .map_err(|error| error.to_string())?

@@ -5,12 +5,17 @@
 //! a stream is a declared loss. A record found twice (in a segment and in a tail
 //! that was not yet removed, or written again after a failure) counts once.
 //!
-//! What it cannot know: a damaged first or last frame whose header is damaged
-//! too. The aggregator then asks for the first, and the missing last shows in
-//! the books of the run.
+//! Where it is known how far a stream is acknowledged, its first record is known
+//! too. Where power was lost, what lies between the last record found and the
+//! last number reserved may have been measured.
+//!
+//! What it cannot know: a damaged last frame whose header is damaged too, where
+//! power was not lost. It shows in the books of the run.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use gapscope_proto::batch::Columns;
-use gapscope_proto::frame::{Body, Found, Frame, StreamId, walk};
+use gapscope_proto::frame::{Body, Found, Frame, FrameError, MAGIC, StreamId, read_header, walk};
 use gapscope_proto::sample::Sample;
 
 use super::{FrameRef, Loss, LossReason};
@@ -22,7 +27,17 @@ const JOINED_RECORDS: usize = 8_192;
 #[derive(Debug, Default)]
 pub struct Recovery {
     pieces: Vec<Piece>,
+    known: BTreeMap<StreamId, Known>,
     counts: Counts,
+    is_live: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    /// Acknowledged up to here.
+    floor: Option<u64>,
+    /// May have been measured up to here: power was lost.
+    reserved: Option<u64>,
 }
 
 /// What recovery had to do.
@@ -36,6 +51,11 @@ pub struct Counts {
     pub corrupt_stretches: u64,
     /// Their bytes.
     pub corrupt_bytes: u64,
+    /// Of these stretches, those that are the beginning of a frame at a file's
+    /// end: a write that was cut off, or one that is under way.
+    pub cut_stretches: u64,
+    /// Files with frames of a newer format.
+    pub newer_files: u64,
 }
 
 #[derive(Debug)]
@@ -81,8 +101,22 @@ pub struct Recovered {
 }
 
 impl Recovery {
-    /// Takes in a segment file.
-    pub fn segment(&mut self, number: u64, bytes: &[u8]) {
+    /// For a spool that is being written to: a frame that is cut off at the end
+    /// of a file is not there yet.
+    pub fn live(is_live: bool) -> Self {
+        Self {
+            is_live,
+            ..Self::default()
+        }
+    }
+
+    /// What was found so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Takes in a segment file; whether a newer build has written in it.
+    pub fn segment(&mut self, number: u64, bytes: &[u8]) -> bool {
         self.walk(bytes, |range, frame| {
             What::Sealed(FrameRef {
                 stream: frame.stream,
@@ -92,12 +126,24 @@ impl Recovery {
                 offset: range.start as u64,
                 len: u32::try_from(range.len()).unwrap_or(u32::MAX),
             })
-        });
+        })
     }
 
-    /// Takes in a tail file.
-    pub fn tail(&mut self, bytes: &[u8]) {
-        self.walk(bytes, |_, frame| What::Tail(frame));
+    /// Takes in a tail file; whether a newer build has written in it.
+    pub fn tail(&mut self, bytes: &[u8]) -> bool {
+        self.walk(bytes, |_, frame| What::Tail(frame))
+    }
+
+    /// What is known of a stream: acknowledged up to `floor`; and where power was
+    /// lost, numbers up to `reserved` may have been given out.
+    pub fn known(&mut self, stream: StreamId, floor: u64, reserved: Option<u64>) {
+        self.known.insert(
+            stream,
+            Known {
+                floor: Some(floor),
+                reserved,
+            },
+        );
     }
 
     /// Takes in a loss that was declared before.
@@ -110,7 +156,12 @@ impl Recovery {
         });
     }
 
-    fn walk(&mut self, bytes: &[u8], make: impl Fn(std::ops::Range<usize>, Box<Frame>) -> What) {
+    fn walk(
+        &mut self,
+        bytes: &[u8],
+        make: impl Fn(std::ops::Range<usize>, Box<Frame>) -> What,
+    ) -> bool {
+        let mut is_newer = false;
         for (range, found) in walk(bytes) {
             match found {
                 Found::Frame(frame) => {
@@ -127,9 +178,22 @@ impl Recovery {
                         what,
                     });
                 }
-                Found::Corrupt { range, header, .. } => {
+                Found::Corrupt { range, .. } if has_newer(&bytes[range.clone()]) => {
+                    is_newer = true;
+                }
+                Found::Corrupt {
+                    range,
+                    header,
+                    error,
+                } => {
+                    let is_cut =
+                        range.end == bytes.len() && matches!(error, FrameError::Short { .. });
+                    if is_cut && self.is_live {
+                        continue;
+                    }
                     self.counts.corrupt_stretches += 1;
                     self.counts.corrupt_bytes += range.len() as u64;
+                    self.counts.cut_stretches += u64::from(is_cut);
                     if let Some(header) = header {
                         self.pieces.push(Piece {
                             stream: header.stream,
@@ -141,6 +205,8 @@ impl Recovery {
                 }
             }
         }
+        self.counts.newer_files += u64::from(is_newer);
+        is_newer
     }
 
     /// Puts the pieces in order.
@@ -151,29 +217,44 @@ impl Recovery {
         };
         self.pieces
             .sort_by_key(|piece| (piece.stream, piece.first, piece.what.rank(), piece.last));
-        let mut pieces = self.pieces.into_iter().peekable();
-        while let Some(stream) = pieces.peek().map(|piece| piece.stream) {
-            let mut of_stream = Vec::new();
-            while let Some(piece) = pieces.next_if(|piece| piece.stream == stream) {
-                of_stream.push(piece);
-            }
-            one_stream(stream, of_stream, &mut out);
+        let mut by_stream: BTreeMap<StreamId, Vec<Piece>> = BTreeMap::new();
+        for piece in self.pieces {
+            by_stream.entry(piece.stream).or_default().push(piece);
+        }
+        let streams: BTreeSet<_> = by_stream.keys().chain(self.known.keys()).copied().collect();
+        for stream in streams {
+            let known = self.known.get(&stream).copied().unwrap_or_default();
+            let pieces = by_stream.remove(&stream).unwrap_or_default();
+            one_stream(stream, known, pieces, &mut out);
         }
         out
     }
 }
 
-fn one_stream(stream: StreamId, pieces: Vec<Piece>, out: &mut Recovered) {
+/// Whether there is a header of a newer format.
+fn has_newer(bytes: &[u8]) -> bool {
+    bytes
+        .windows(MAGIC.len())
+        .enumerate()
+        .filter(|(_, window)| *window == MAGIC)
+        .any(|(at, _)| matches!(read_header(&bytes[at..]), Err(FrameError::Version(_))))
+}
+
+fn one_stream(stream: StreamId, known: Known, pieces: Vec<Piece>, out: &mut Recovered) {
     // Broken headers only say what may be missing; sound pieces decide.
     let (broken, sound): (Vec<_>, Vec<_>) = pieces
         .into_iter()
         .partition(|piece| matches!(piece.what, What::Broken));
     let broken_first = broken.iter().map(|piece| piece.first).min();
     let broken_last = broken.iter().map(|piece| piece.last).max();
-    let mut covered: Option<u64> = None;
+    let mut covered: Option<u64> = known.floor;
+    let reason = if known.reserved.is_some() {
+        LossReason::PowerLoss
+    } else {
+        LossReason::Corrupt
+    };
     let lost = |first: u64, last: u64, out: &mut Recovered| {
-        out.losses
-            .push(Loss::exact(stream, first, last, LossReason::Corrupt));
+        out.losses.push(Loss::exact(stream, first, last, reason));
     };
     for piece in sound {
         match covered {
@@ -191,10 +272,15 @@ fn one_stream(stream: StreamId, pieces: Vec<Piece>, out: &mut Recovered) {
         let from = covered.map_or(piece.first, |c| piece.first.max(c + 1));
         covered = Some(piece.last);
         match piece.what {
-            What::Sealed(frame) => out.sealed.push(frame),
+            // Its records before that stand in another frame.
+            What::Sealed(frame) => out.sealed.push(FrameRef {
+                first: from,
+                ..frame
+            }),
             What::Tail(frame) => out.unsealed.extend(trimmed(*frame, from)),
             What::Declared(mut loss) => {
                 if from > loss.first {
+                    // What is held of it was measured.
                     let cut = from - loss.first;
                     loss.first = from;
                     loss.count_min = loss.count_min.saturating_sub(cut);
@@ -206,14 +292,31 @@ fn one_stream(stream: StreamId, pieces: Vec<Piece>, out: &mut Recovered) {
         }
     }
     match (covered, broken_first, broken_last) {
-        (Some(covered), _, Some(last)) if last > covered => lost(covered + 1, last, out),
-        (None, Some(first), Some(last)) => lost(first, last, out),
+        (Some(known), _, Some(last)) if last > known => {
+            lost(known + 1, last, out);
+            covered = Some(last);
+        }
+        (None, Some(first), Some(last)) => {
+            lost(first, last, out);
+            covered = Some(last);
+        }
         _ => {}
+    }
+    let covered = covered.unwrap_or(0);
+    if let Some(reserved) = known.reserved.filter(|reserved| *reserved > covered) {
+        out.losses.push(Loss {
+            stream,
+            first: covered + 1,
+            last: reserved,
+            count_min: 0,
+            count_max: reserved - covered,
+            reason: LossReason::PowerLoss,
+        });
     }
 }
 
 /// The frame's records from seq `from` on.
-fn trimmed(frame: Frame, from: u64) -> Option<Frame> {
+pub(super) fn trimmed(frame: Frame, from: u64) -> Option<Frame> {
     let skip = usize::try_from(from.saturating_sub(frame.first_seq)).unwrap_or(usize::MAX);
     if skip == 0 {
         return Some(frame);

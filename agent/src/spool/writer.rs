@@ -1,54 +1,57 @@
 //! The thread that owns the spool: numbers records, writes tails, seals
-//! segments, keeps the bound, removes what is acknowledged.
+//! segments, keeps the bounds, removes what is acknowledged.
 //!
 //! Syncing has a thread of its own, so that a slow disk delays no write. After a
 //! failed write or sync the file is given up and a new one is begun; what was in
 //! it and is still in memory is written again (seq numbers make that harmless).
+//!
+//! A record is numbered only when its number is reserved durably (see
+//! [`ledger`]); reservations run seconds ahead, so that this waits for the disk
+//! once, when a run begins.
 
 mod books;
 mod bounds;
+mod ledger;
 mod losses;
 mod seal;
 mod start;
 mod streams;
 mod tail;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::File;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
 use gapscope_proto::frame::{StreamId, StreamKind};
 use gapscope_proto::host::HostRecord;
 use gapscope_proto::ids::{Incarnation, RunId};
-use serde::{Deserialize, Serialize};
+use gapscope_proto::spool::State;
 use tokio::sync::{mpsc, oneshot};
 
-use self::books::Book;
-use self::streams::{OpenStream, Records};
-use super::disk::Disk;
+use self::books::Books;
+use self::ledger::Ledger;
+use self::streams::{Encoded, OpenStream, Records};
+use super::disk::{Disk, Kind};
 use super::recover::Counts;
+use super::settings::{Settings, SyncPolicy};
+use super::state;
 use super::sync::Syncer;
-use super::{Command, Loss, Report, Spool, SpoolError};
+use super::vfs::VfsFile;
+use super::{Command, Report, Spool, SpoolError};
 
 const SEAL_AFTER_NS: i64 = 1_000_000_000;
+/// Long ago: what is due since then is due now.
+const AT_ONCE: i64 = i64::MIN / 2;
 const SEAL_RECORDS: usize = 4_096;
-const SEAL_TAIL_BYTES: usize = 1 << 20;
-const SYNC_EVERY_NS: i64 = 100_000_000;
-const SEGMENT_BYTES: u64 = 16 << 20;
-const QUEUE: usize = 65_536;
+const QUEUE: usize = 32_768;
 const BATCH: usize = 8_192;
-const FRAME_RECORDS: usize = 8_192;
-/// Longer frames are split: the wire allows 1 MiB, in another coding.
-const FRAME_BYTES: usize = 512 << 10;
-/// Records kept in memory while nothing can be written.
-const MOST_UNWRITTEN: usize = 200_000;
-const RESERVE_NUMBERS: u64 = 10_000;
-const LOSSES_FILE: &str = "losses.json";
-const FILES_FILE: &str = "files.json";
+/// Records of a stream kept in memory while nothing can be written.
+const MOST_UNWRITTEN: usize = 16_384;
+/// Between two attempts while nothing can be written.
+const REST_NS: i64 = 250_000_000;
 
 /// A running spool.
 #[derive(Debug)]
@@ -63,65 +66,76 @@ pub struct Opened {
     pub thread: std::thread::JoinHandle<()>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct FileNumbers {
-    version: u32,
-    next: u64,
-}
-
 /// Opens and recovers the spool in `folder` and starts its threads.
-pub fn open(folder: &Path, max_bytes: u64, clock: Arc<dyn Clock>) -> Result<Opened, SpoolError> {
-    let wrong = |error| SpoolError::Io {
+pub fn open(
+    folder: &Path,
+    settings: &Settings,
+    clock: Arc<dyn Clock>,
+) -> Result<Opened, SpoolError> {
+    let disk = Arc::new(Disk::open(folder)?);
+    open_in(disk, settings, clock).map_err(|error| SpoolError::Io {
         path: folder.to_owned(),
         error,
-    };
-    let disk = Arc::new(Disk::open(folder)?);
-    let incarnation = Incarnation::generate();
+    })
+}
+
+fn open_in(disk: Arc<Disk>, settings: &Settings, clock: Arc<dyn Clock>) -> std::io::Result<Opened> {
     let (commands, arriving) = mpsc::channel(QUEUE);
-    // Not bounded by itself: each report stands for a frame on disk or a loss,
-    // and the bytes on disk are bounded.
-    let (reports, reported) = mpsc::unbounded_channel();
-    let bytes = Arc::new(AtomicU64::new(0));
-    let syncer = Syncer::start(disk.clone()).map_err(wrong)?;
-    let mut writer = Writer {
-        disk: disk.clone(),
-        clock,
-        incarnation,
-        max_bytes,
-        reports,
-        bytes: bytes.clone(),
-        syncer,
-        next_number: 1,
-        reserved: 0,
-        open: BTreeMap::new(),
-        active: HashSet::new(),
-        ended: HashSet::new(),
-        tail: None,
-        tail_bytes: 0,
-        unsealed_since_ns: None,
-        old_tails: Vec::new(),
-        last_sync_ns: 0,
-        segment: None,
-        books: BTreeMap::new(),
-        acked: HashMap::new(),
-        losses: Vec::new(),
+    let state = read_state(&disk);
+    let syncer = Syncer::start(disk.clone(), settings.sync)?;
+    let (writer, reports, counts) = Writer::start(disk.clone(), settings, clock, &state, syncer)?;
+    let spool = Spool {
+        commands,
+        disk,
+        bytes: writer.bytes.clone(),
+        is_held: writer.is_held.clone(),
+        incarnation: writer.incarnation,
     };
-    let counts = writer.recover().map_err(wrong)?;
     let thread = std::thread::Builder::new()
         .name("spool".into())
-        .spawn(move || writer.run(arriving))
-        .map_err(wrong)?;
+        .spawn(move || writer.run(arriving))?;
     Ok(Opened {
-        spool: Spool::new(commands, disk, bytes, incarnation),
-        reports: reported,
+        spool,
+        reports,
         counts,
         thread,
     })
 }
 
+fn read_state(disk: &Disk) -> State {
+    match state::read(disk) {
+        Ok(read) => {
+            if let Some(version) = read.newer {
+                tracing::error!(
+                    version,
+                    "{} was written by a newer version of this program and is set aside",
+                    state::STATE_FILE
+                );
+            } else if read.is_damaged {
+                tracing::error!(
+                    "{} is damaged: losses that were declared there and not yet delivered \
+                     are not known any more",
+                    state::STATE_FILE
+                );
+            }
+            read.state.unwrap_or_default()
+        }
+        Err(error) => {
+            tracing::error!(%error, "{} cannot be read", state::STATE_FILE);
+            State::default()
+        }
+    }
+}
+
 struct Segment {
     number: u64,
-    file: Arc<File>,
+    file: Arc<dyn VfsFile>,
+    len: u64,
+}
+
+struct Tail {
+    number: u64,
+    file: Arc<dyn VfsFile>,
     len: u64,
 }
 
@@ -129,30 +143,90 @@ struct Writer {
     disk: Arc<Disk>,
     clock: Arc<dyn Clock>,
     incarnation: Incarnation,
-    max_bytes: u64,
+    settings: Settings,
     reports: mpsc::UnboundedSender<Report>,
     bytes: Arc<AtomicU64>,
+    is_held: Arc<AtomicBool>,
     syncer: Syncer,
-    next_number: u64,
-    reserved: u64,
+    ledger: Ledger,
     open: BTreeMap<StreamId, OpenStream>,
     /// Runs that are being probed.
-    active: HashSet<RunId>,
+    active: BTreeSet<RunId>,
     /// Runs whose host stream has its last record.
-    ended: HashSet<RunId>,
-    tail: Option<(u64, Arc<File>)>,
-    tail_bytes: usize,
+    ended: BTreeSet<RunId>,
+    tail: Option<Tail>,
+    /// Given up, removed behind the next seal; with their lengths.
+    old_tails: Vec<(u64, u64)>,
     unsealed_since_ns: Option<i64>,
-    /// Given up, removed at the next seal.
-    old_tails: Vec<u64>,
+    /// Nothing can be written: tried again then.
+    rest_until_ns: Option<i64>,
     last_sync_ns: i64,
-    segment: Option<Segment>,
-    books: BTreeMap<u64, Book>,
-    acked: HashMap<StreamId, u64>,
-    losses: Vec<Loss>,
+    /// Where the state could not be saved: tried again then.
+    save_again_ns: i64,
+    /// Acknowledged, and to be removed behind the next save.
+    unremoved: Vec<(Kind, u64)>,
+    segments: BTreeMap<StreamKind, Segment>,
+    books: Books,
+    /// From tails of an earlier start, not yet sealed.
+    leftover: Vec<Encoded>,
+    acked: BTreeMap<StreamId, u64>,
+    /// What the disk lets the spool take.
+    by_disk: u64,
+    segment_limit: u64,
+    tail_limit: u64,
+    is_dropping: bool,
+    has_complained: bool,
 }
 
 impl Writer {
+    fn start(
+        disk: Arc<Disk>,
+        settings: &Settings,
+        clock: Arc<dyn Clock>,
+        state: &State,
+        syncer: Syncer,
+    ) -> std::io::Result<(Self, mpsc::UnboundedReceiver<Report>, Counts)> {
+        // Not bounded by itself: each report stands for a frame on disk or a
+        // loss, and the bytes on disk are bounded.
+        let (reports, reported) = mpsc::unbounded_channel();
+        let boot = clock.key().boot_id;
+        let highest = disk.highest_number()?.map_or(1, |number| number + 1);
+        let mut writer = Self {
+            disk,
+            clock,
+            incarnation: Incarnation::generate(),
+            settings: *settings,
+            reports,
+            bytes: Arc::default(),
+            is_held: Arc::default(),
+            syncer,
+            ledger: Ledger::new(boot.clone(), state.next_file.max(highest)),
+            open: BTreeMap::new(),
+            active: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            tail: None,
+            old_tails: Vec::new(),
+            unsealed_since_ns: None,
+            rest_until_ns: None,
+            last_sync_ns: 0,
+            save_again_ns: 0,
+            unremoved: Vec::new(),
+            segments: BTreeMap::new(),
+            books: Books::default(),
+            leftover: Vec::new(),
+            acked: BTreeMap::new(),
+            by_disk: u64::MAX,
+            segment_limit: 1 << 20,
+            tail_limit: 64 << 10,
+            is_dropping: false,
+            has_complained: false,
+        };
+        let counts = writer.recover(state, &boot)?;
+        Ok((writer, reported, counts))
+    }
+
+    // ---------------------------------------------------------------- loop
+
     fn run(mut self, mut arriving: mpsc::Receiver<Command>) {
         let runtime = match tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -164,45 +238,85 @@ impl Writer {
                 return;
             }
         };
+        let news = self.syncer.news();
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             let wait = self.until_next_duty();
-            let received = runtime.block_on(async {
-                tokio::time::timeout(wait, arriving.recv_many(&mut batch, BATCH)).await
+            let open = runtime.block_on(async {
+                tokio::select! {
+                    received = arriving.recv_many(&mut batch, BATCH) => received > 0,
+                    () = news.notified() => true,
+                    () = tokio::time::sleep(wait) => true,
+                }
             });
-            if received == Ok(0) {
+            if !open {
                 break;
             }
-            let mut flushed = Vec::new();
-            for command in batch.drain(..) {
-                self.take(command, &mut flushed);
-            }
-            self.write_tail();
-            let now = self.clock.raw_ns();
-            if self.syncer.failed.swap(false, Ordering::SeqCst) {
-                self.give_files_up();
-            }
-            if self.is_seal_due(now) || !flushed.is_empty() {
-                self.seal();
-            } else if now.saturating_sub(self.last_sync_ns) >= SYNC_EVERY_NS {
-                self.sync_tail(now);
-            }
+            self.turn(&mut batch);
+        }
+        self.finish();
+    }
+
+    /// One wake-up: what has arrived is numbered and written, then whatever is
+    /// due is done.
+    fn turn(&mut self, batch: &mut Vec<Command>) {
+        self.heed();
+        let mut flushed = Vec::new();
+        for command in batch.drain(..) {
+            self.take(command, &mut flushed);
+        }
+        self.write_tail();
+        let now = self.clock.raw_ns();
+        if self.is_seal_due(now) || !flushed.is_empty() {
+            self.seal();
+        } else {
+            self.sync_tail(now);
+        }
+        self.hold_probing();
+        self.reserve_ahead();
+        if !flushed.is_empty() {
+            self.syncer.run_all();
+            self.heed();
             for done in flushed {
-                self.syncer.run_all();
                 let _ = done.send(());
             }
         }
+    }
+
+    /// Nothing more will come.
+    fn finish(&mut self) {
         self.seal();
         self.syncer.run_all();
+        self.heed();
+        let unsealed = self.open.values().any(|stream| stream.unsealed.len() > 0);
+        if !unsealed && self.ledger.is_sound {
+            self.open.clear();
+            self.sync_all_and_close();
+            self.syncer.run_all();
+            self.heed();
+        }
+        self.syncer.run_all();
+    }
+
+    fn is_resting(&self) -> bool {
+        self.rest_until_ns
+            .is_some_and(|until| self.clock.raw_ns() < until)
     }
 
     fn until_next_duty(&self) -> Duration {
         let now = self.clock.raw_ns();
         let mut next = now + 3_600_000_000_000;
         if let Some(since) = self.unsealed_since_ns {
-            next = next
-                .min(since + SEAL_AFTER_NS)
-                .min((self.last_sync_ns + SYNC_EVERY_NS).max(now));
+            next = next.min(since.saturating_add(SEAL_AFTER_NS));
+            if let SyncPolicy::Interval(every_ns) = self.settings.sync {
+                next = next.min((self.last_sync_ns.saturating_add(every_ns)).max(now));
+            }
+        }
+        if let Some(until) = self.rest_until_ns {
+            next = next.max(until);
+        }
+        if self.ledger.has_failed {
+            next = next.min(self.save_again_ns);
         }
         Duration::from_nanos(u64::try_from(next - now).unwrap_or(0).max(1_000_000))
     }
@@ -218,6 +332,7 @@ impl Writer {
             }
             Command::Begin(run, started) => {
                 self.active.insert(run);
+                self.reserve_first(run);
                 self.host(run, HostRecord::Started(started));
             }
             Command::End(run, ended) => {
@@ -225,7 +340,7 @@ impl Writer {
                 self.host(run, HostRecord::Ended(ended));
                 self.ended.insert(run);
                 // The last records should not wait for the clock.
-                self.unsealed_since_ns = Some(i64::MIN / 2);
+                self.unsealed_since_ns = Some(AT_ONCE);
             }
             Command::HostForAll(record) => {
                 for run in self.active.clone() {
@@ -244,7 +359,8 @@ impl Writer {
             }
             Command::Lost(loss) => {
                 // The uplink knows already; it only has to survive.
-                self.remember(loss);
+                self.ledger.lose(loss);
+                self.save(Vec::new(), false);
             }
             Command::Flush(done) => flushed.push(done),
         }
@@ -266,18 +382,66 @@ impl Writer {
         if self.unsealed_since_ns.is_none() {
             self.unsealed_since_ns = Some(self.clock.raw_ns());
         }
+        let seq = self.open.get(&id).map_or(1, |stream| stream.next_seq);
+        if seq > self.ledger.durable(&id) {
+            self.ledger.open_stream(id);
+            self.reserve(&id, seq);
+        }
         let stream = self.open.entry(id).or_insert_with(|| OpenStream {
-            next_seq: 1,
+            next_seq: seq,
             unsealed: match kind {
                 StreamKind::Samples => Records::Samples(Vec::new()),
                 StreamKind::Host => Records::Host(Vec::new()),
             },
             in_tail: 0,
+            recent: 0,
         });
         stream.next_seq += 1;
         stream
     }
+
+    /// Numbers from `seq` on have to be reserved before they are used: waits.
+    fn reserve(&mut self, id: &StreamId, seq: u64) {
+        let ahead = self.open.get(id).map_or(64, OpenStream::ahead);
+        self.ledger.want(id, seq - 1 + ahead);
+        self.save_now();
+    }
+
+    /// Before the first slot, so that no sample of the run has to wait.
+    fn reserve_first(&mut self, run: RunId) {
+        for kind in [StreamKind::Samples, StreamKind::Host] {
+            let id = StreamId {
+                run,
+                incarnation: self.incarnation,
+                kind,
+            };
+            self.ledger.open_stream(id);
+            self.ledger.want(&id, 256);
+        }
+        self.save_now();
+    }
+
+    /// Reserves numbers before they run out, behind the scenes.
+    fn reserve_ahead(&mut self) {
+        if self.ledger.is_saving() {
+            return;
+        }
+        let is_short = self.open.iter().any(|(id, stream)| {
+            let left = (self.ledger.wanted(id) + 1).saturating_sub(stream.next_seq);
+            left < stream.ahead() / 2
+        });
+        let try_again = self.ledger.has_failed && self.clock.raw_ns() >= self.save_again_ns;
+        if !is_short && !try_again {
+            return;
+        }
+        for (id, stream) in &self.open {
+            self.ledger.want(id, stream.next_seq - 1 + stream.ahead());
+        }
+        self.save(Vec::new(), false);
+    }
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

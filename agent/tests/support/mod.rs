@@ -54,22 +54,38 @@ pub(crate) struct Server {
     pub(crate) connections: Arc<AtomicU32>,
     /// Statements answered well.
     pub(crate) answers: Arc<AtomicU32>,
+    /// Where asked for, each answer's connection and its number, which is given
+    /// as the connection id: so each answer can be found again.
+    pub(crate) tickets: Option<Tickets>,
 }
+
+/// Connection and number of each answer.
+pub(crate) type Tickets = Arc<Mutex<Vec<(u32, u64)>>>;
 
 impl Server {
     pub(crate) fn start(behaviour: Behaviour) -> Self {
+        Self::begin(behaviour, None)
+    }
+
+    /// Answers, and numbers its answers.
+    pub(crate) fn with_tickets() -> Self {
+        Self::begin(Behaviour::Answers, Some(Tickets::default()))
+    }
+
+    fn begin(behaviour: Behaviour, tickets: Option<Tickets>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
         let behaviour = Arc::new(Mutex::new(behaviour));
         let connections = Arc::new(AtomicU32::new(0));
         let answers = Arc::new(AtomicU32::new(0));
         let (b, c, a) = (behaviour.clone(), connections.clone(), answers.clone());
+        let t = tickets.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let id = c.fetch_add(1, Ordering::SeqCst) + 1;
-                let (b, a) = (b.clone(), a.clone());
+                let (b, a, t) = (b.clone(), a.clone(), t.clone());
                 std::thread::spawn(move || {
-                    let _ = serve(stream, id, &b, &a);
+                    let _ = serve(stream, id, &b, &a, t.as_ref());
                 });
             }
         });
@@ -78,6 +94,7 @@ impl Server {
             behaviour,
             connections,
             answers,
+            tickets,
         }
     }
 
@@ -134,6 +151,7 @@ fn serve(
     id: u32,
     behaviour: &Mutex<Behaviour>,
     answers: &AtomicU32,
+    tickets: Option<&Tickets>,
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let now = || *behaviour.lock().expect("not poisoned");
@@ -237,8 +255,18 @@ fn serve(
             _ => {}
         }
         let rows = if now() == Behaviour::TwoRows { 2 } else { 1 };
+        let shown = match tickets {
+            // Noted before it is sent: an answer that nobody noted cannot arrive.
+            Some(tickets) => {
+                let mut tickets = tickets.lock().expect("not poisoned");
+                let ticket = tickets.len() as u64 + 1;
+                tickets.push((id, ticket));
+                ticket
+            }
+            None => u64::from(id),
+        };
         for _ in 0..rows {
-            let mut row = lenenc(id.to_string().as_bytes());
+            let mut row = lenenc(shown.to_string().as_bytes());
             row.extend(lenenc(b"8.0.99-fake"));
             if now() == Behaviour::NullBackend {
                 row.push(0xfb);
@@ -316,9 +344,28 @@ impl Aggregator {
     }
 
     pub(crate) async fn start_with(manners: Manners, arrived: Arc<Mutex<Arrived>>) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        Self::start_at("0", manners, arrived).await
+    }
+
+    /// Where another one was before.
+    pub(crate) async fn start_at(
+        port: &str,
+        manners: Manners,
+        arrived: Arc<Mutex<Arrived>>,
+    ) -> Self {
+        let address = format!("127.0.0.1:{port}");
+        let bind = async {
+            loop {
+                // Until its connections are gone.
+                match tokio::net::TcpListener::bind(&address).await {
+                    Ok(listener) => return listener,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        let listener = tokio::time::timeout(Duration::from_secs(30), bind)
             .await
-            .expect("a port");
+            .expect("the port is free again");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         let (sender, changed) = watch::channel(0);
         let service = Service {
@@ -488,11 +535,19 @@ impl Service {
                         Err(nack) => send(Kind::Nack(nack)).await,
                     }
                 }
-                agent_message::Kind::Loss(loss) => self.note(|arrived| {
+                agent_message::Kind::Loss(mut loss) => self.note(|arrived| {
                     let stream = loss.stream.as_ref().expect("a stream");
                     let stream = StreamId::try_from(stream).expect("a sound stream");
                     let accepted = arrived.accepted.entry(stream).or_default();
-                    *accepted = loss.last_seq.max(*accepted);
+                    if loss.last_seq <= *accepted {
+                        return;
+                    }
+                    // What is here already is not lost.
+                    let skip = (*accepted + 1).saturating_sub(loss.first_seq);
+                    loss.first_seq += skip;
+                    loss.count_min = loss.count_min.saturating_sub(skip);
+                    loss.count_max = loss.count_max.saturating_sub(skip);
+                    *accepted = loss.last_seq;
                     arrived.losses.push(loss);
                 }),
                 agent_message::Kind::Heartbeat(beat) => {

@@ -1,205 +1,262 @@
 //! Sealing: the records of the tail as few large frames in a segment.
+//!
+//! Samples and host records have segments of their own, so that the oldest
+//! samples can be given up without what makes sense of the others.
 
-use std::io::Write;
-use std::sync::Arc;
+use std::io;
 
-use gapscope_proto::frame::{Frame, StreamId};
+use gapscope_proto::frame::StreamKind;
 
 use super::books::Book;
-use super::streams::Records;
-use super::{
-    FRAME_BYTES, FRAME_RECORDS, MOST_UNWRITTEN, SEAL_AFTER_NS, SEAL_RECORDS, SEAL_TAIL_BYTES,
-    SEGMENT_BYTES, Segment, Writer,
-};
+use super::streams::{Encoded, encode};
+use super::{MOST_UNWRITTEN, REST_NS, SEAL_AFTER_NS, SEAL_RECORDS, Segment, Writer};
 use crate::spool::disk::Kind;
+use crate::spool::settings::WhenFull;
+use crate::spool::sync::{Job, Sealed};
 use crate::spool::{FrameRef, Loss, LossReason, Report};
+
+/// Attempts to write one seal, each behind the removal of an older segment.
+const MOST_ATTEMPTS: usize = 64;
+
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
+}
 
 impl Writer {
     pub(super) fn is_seal_due(&self, now: i64) -> bool {
-        self.unsealed_since_ns
-            .is_some_and(|since| now.saturating_sub(since) >= SEAL_AFTER_NS)
-            || self.tail_bytes >= SEAL_TAIL_BYTES
-            || self
-                .open
-                .values()
-                .any(|stream| stream.unsealed.len() >= SEAL_RECORDS)
+        !self.is_resting()
+            && (self
+                .unsealed_since_ns
+                .is_some_and(|since| now.saturating_sub(since) >= SEAL_AFTER_NS)
+                || self.tail_bytes() >= self.tail_limit
+                || self
+                    .open
+                    .values()
+                    .any(|stream| stream.unsealed.len() >= SEAL_RECORDS))
     }
 
     pub(super) fn seal(&mut self) {
-        let mut frames = Vec::new();
-        let mut unreadable = Vec::new();
+        let mut frames = std::mem::take(&mut self.leftover);
+        let mut losses = Vec::new();
         for (id, stream) in &self.open {
-            let first = stream.first_unsealed();
-            let mut ranges: Vec<_> = (0..stream.unsealed.len())
-                .step_by(FRAME_RECORDS)
-                .map(|from| from..(from + FRAME_RECORDS).min(stream.unsealed.len()))
-                .rev()
-                .collect();
-            while let Some(range) = ranges.pop() {
-                let from = first + range.start as u64;
-                let last = first + range.end as u64 - 1;
-                let frame = Frame {
-                    stream: *id,
-                    first_seq: from,
-                    body: stream.unsealed.body(range.clone()),
-                };
-                match frame.to_bytes() {
-                    Ok(bytes) if bytes.len() <= FRAME_BYTES || range.len() == 1 => {
-                        frames.push((*id, from, last, bytes));
-                    }
-                    _ if range.len() > 1 => {
-                        let middle = range.start + range.len() / 2;
-                        ranges.push(middle..range.end);
-                        ranges.push(range.start..middle);
-                    }
-                    Ok(_) => {}
-                    Err(error) => {
-                        tracing::error!(%error, "a record cannot be encoded");
-                        unreadable.push(Loss::exact(*id, from, last, LossReason::Corrupt));
-                    }
-                }
-            }
+            let (more, unreadable) = encode(*id, stream.first_unsealed(), &stream.unsealed, 0);
+            frames.extend(more);
+            losses.extend(unreadable);
         }
-        if frames.is_empty() && unreadable.is_empty() {
+        if frames.is_empty() && losses.is_empty() {
             self.unsealed_since_ns = None;
             return;
         }
-        let added: u64 = frames
-            .iter()
-            .map(|(_, _, _, bytes)| bytes.len() as u64)
-            .sum();
-        self.make_room(added);
-        if let Err(error) = self.write_segment(frames) {
-            self.keep_or_lose(&error);
-            return;
-        }
-        for loss in unreadable {
-            self.declare(loss);
-        }
-        for stream in self.open.values_mut() {
-            stream.in_tail = 0;
-            match &mut stream.unsealed {
-                Records::Samples(samples) => samples.clear(),
-                Records::Host(records) => records.clear(),
+        self.measure_disk();
+        let mut written = Vec::new();
+        let mut failure = None;
+        let (host, samples): (Vec<_>, Vec<_>) = frames
+            .into_iter()
+            .partition(|frame| frame.stream.kind == StreamKind::Host);
+        for (kind, frames) in [(StreamKind::Host, host), (StreamKind::Samples, samples)] {
+            if frames.is_empty() {
+                continue;
+            }
+            let added = frames.iter().map(|frame| frame.bytes.len() as u64).sum();
+            if let Err(reason) = self.room_for(added, kind) {
+                losses.extend(
+                    frames
+                        .iter()
+                        .map(|frame| Loss::exact(frame.stream, frame.first, frame.last, reason)),
+                );
+            } else {
+                match self.write_segment(kind, frames, true) {
+                    Ok(number) => written.push(number),
+                    Err((error, frames)) => {
+                        let ids: Vec<_> = self.open.keys().copied().collect();
+                        // What is in memory is encoded again.
+                        self.leftover
+                            .extend(frames.into_iter().filter(|f| !ids.contains(&f.stream)));
+                        failure = Some((kind, error));
+                        continue;
+                    }
+                }
+            }
+            for (id, stream) in &mut self.open {
+                if id.kind == kind {
+                    stream.clear();
+                }
             }
         }
+        let lost = !losses.is_empty();
+        for loss in losses {
+            self.declare(loss);
+        }
+        if let Some((kind, error)) = failure {
+            self.keep_or_lose(kind, &error);
+            return;
+        }
+        if lost || !self.ledger.is_sound {
+            // Behind the loss, or the end of a failure, the tails may go.
+            self.ledger.is_sound = true;
+            self.save(Vec::new(), false);
+        }
+        if self.has_complained {
+            self.has_complained = false;
+            tracing::info!("the spool can be written to again");
+        }
+        self.rest_until_ns = None;
+        self.sealed(written);
+    }
+
+    /// All that was unsealed is written or declared.
+    fn sealed(&mut self, segments: Vec<u64>) {
         let ended = std::mem::take(&mut self.ended);
-        self.open.retain(|id, _| !ended.contains(&id.run));
+        let mut closed = Vec::new();
+        self.open.retain(|id, _| {
+            let has_ended = ended.contains(&id.run);
+            if has_ended {
+                closed.push(*id);
+            }
+            !has_ended
+        });
         self.unsealed_since_ns = None;
-        self.tail_bytes = 0;
-        let mut tails = std::mem::take(&mut self.old_tails);
-        tails.extend(self.tail.take().map(|(number, _)| number));
-        if let Some(segment) = &self.segment {
-            self.syncer.sync_then_remove(segment.file.clone(), tails);
-        }
-        if self
-            .segment
-            .as_ref()
-            .is_some_and(|s| s.len >= SEGMENT_BYTES)
-        {
-            self.segment = None;
-        }
+        self.give_tail_up();
+        let tails = std::mem::take(&mut self.old_tails);
+        let files = self
+            .segments
+            .values()
+            .filter(|segment| segments.contains(&segment.number))
+            .map(|segment| segment.file.clone())
+            .collect();
+        self.syncer.send(Job::Seal(
+            Sealed {
+                segments,
+                tails,
+                closed,
+            },
+            files,
+        ));
+        let limit = self.segment_limit;
+        self.segments.retain(|_, segment| segment.len < limit);
         self.last_sync_ns = self.clock.raw_ns();
         self.count_bytes();
     }
 
-    /// Nothing could be written. What is in memory is tried again in a second,
-    /// until there is too much of it.
-    pub(super) fn keep_or_lose(&mut self, error: &std::io::Error) {
-        tracing::error!(%error, "sealing failed; records stay in memory");
-        self.unsealed_since_ns = Some(self.clock.raw_ns());
-        let reason = if error.kind() == std::io::ErrorKind::StorageFull {
+    /// Nothing could be written. What is in memory is tried again soon, until
+    /// there is too much of it.
+    fn keep_or_lose(&mut self, kind: StreamKind, error: &io::Error) {
+        self.unwritten();
+        let now = self.clock.raw_ns();
+        self.unsealed_since_ns = Some(now);
+        self.rest_until_ns = Some(now.saturating_add(REST_NS));
+        let reason = if is_full(error) {
             LossReason::DiskFull
         } else {
             LossReason::WriteFailed
         };
         let mut losses = Vec::new();
         for (id, stream) in &mut self.open {
-            if stream.unsealed.len() > MOST_UNWRITTEN {
+            if id.kind == kind && stream.unsealed.len() > MOST_UNWRITTEN {
                 losses.push(Loss::exact(
                     *id,
                     stream.first_unsealed(),
                     stream.next_seq - 1,
                     reason,
                 ));
-                match &mut stream.unsealed {
-                    Records::Samples(samples) => samples.clear(),
-                    Records::Host(records) => records.clear(),
-                }
-                stream.in_tail = 0;
+                stream.clear();
             }
+        }
+        if losses.is_empty() {
+            return;
         }
         for loss in losses {
             self.declare(loss);
         }
+        self.save(Vec::new(), false);
     }
 
+    /// On a full disk older segments may be given up for it, or not.
     pub(super) fn write_segment(
         &mut self,
-        frames: Vec<(StreamId, u64, u64, Vec<u8>)>,
-    ) -> std::io::Result<()> {
+        kind: StreamKind,
+        frames: Vec<Encoded>,
+        may_drop: bool,
+    ) -> Result<u64, (io::Error, Vec<Encoded>)> {
         let bytes: Vec<u8> = frames
             .iter()
-            .flat_map(|(_, _, _, bytes)| bytes.iter().copied())
+            .flat_map(|frame| frame.bytes.iter().copied())
             .collect();
-        let mut result = Ok(());
-        for attempt in 0..2 {
-            result = self.append(&bytes);
-            match &result {
-                Ok(()) => break,
-                Err(error) => {
-                    tracing::error!(%error, attempt, "writing a segment failed; the file is given up");
-                    self.segment = None;
-                    if error.kind() == std::io::ErrorKind::StorageFull {
-                        self.drop_oldest(LossReason::DiskFull);
-                    }
-                }
+        let mut attempt = 0;
+        while let Err(error) = self.append(kind, &bytes) {
+            attempt += 1;
+            self.complain("writing a segment failed; it is given up", &error);
+            self.give_segment_up(kind);
+            let again = if is_full(&error) {
+                may_drop
+                    && attempt < MOST_ATTEMPTS
+                    && self.settings.when_full == WhenFull::Oldest
+                    && self.drop_oldest(LossReason::DiskFull).is_some()
+            } else {
+                attempt < 2
+            };
+            if !again {
+                return Err((error, frames));
             }
         }
-        result?;
-        let segment = self.segment.as_ref().expect("just written to");
+        let segment = self.segments.get(&kind).expect("just written to");
         let (number, mut offset) = (segment.number, segment.len - bytes.len() as u64);
-        for (stream, first, last, bytes) in frames {
-            let frame = FrameRef {
-                stream,
-                first,
-                last,
+        for frame in frames {
+            let len = frame.bytes.len();
+            let sealed = FrameRef {
+                stream: frame.stream,
+                first: frame.first,
+                last: frame.last,
                 segment: number,
                 offset,
-                len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+                len: u32::try_from(len).unwrap_or(u32::MAX),
             };
-            offset += bytes.len() as u64;
-            self.books.entry(number).or_default().add(&frame);
-            self.report(Report::Sealed(frame));
+            offset += len as u64;
+            self.books.0.entry(number).or_default().add(&sealed);
+            self.report(Report::Sealed(sealed));
         }
-        Ok(())
+        Ok(number)
     }
 
-    pub(super) fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        if self.segment.is_none() {
+    fn append(&mut self, kind: StreamKind, bytes: &[u8]) -> io::Result<()> {
+        if !self.segments.contains_key(&kind) {
             let number = self.new_number();
-            let file = Arc::new(self.disk.create(Kind::Segment, number)?);
+            let file = self.disk.create(Kind::Segment, number)?;
             self.syncer.folder_changed();
-            self.books.insert(number, Book::default());
-            self.segment = Some(Segment {
-                number,
-                file,
-                len: 0,
-            });
+            self.books.0.insert(number, Book::default());
+            self.segments.insert(
+                kind,
+                Segment {
+                    number,
+                    file,
+                    len: 0,
+                },
+            );
         }
-        let segment = self.segment.as_mut().expect("made above");
-        (&*segment.file).write_all(bytes)?;
+        let segment = self.segments.get_mut(&kind).expect("made above");
+        let written = segment.file.append(bytes);
         segment.len += bytes.len() as u64;
-        Ok(())
+        written
     }
 
-    /// A sync failed: what the kernel still holds of these files is not known.
-    pub(super) fn give_files_up(&mut self) {
-        tracing::error!("syncing the spool failed; its open files are given up");
-        if let Some((number, _)) = self.tail.take() {
-            self.old_tails.push(number);
+    /// Nothing is written to it any more. Without a record it is of no use.
+    fn give_segment_up(&mut self, kind: StreamKind) {
+        let Some(segment) = self.segments.remove(&kind) else {
+            return;
+        };
+        let Some(book) = self.books.0.get_mut(&segment.number) else {
+            return;
+        };
+        if book.ranges.is_empty() && book.tails.is_empty() {
+            self.books.0.remove(&segment.number);
+            if let Err(error) = self.disk.remove(Kind::Segment, segment.number) {
+                tracing::debug!(%error, "not removed");
+            }
+        } else {
+            book.bytes = book.bytes.max(segment.len);
         }
-        self.segment = None;
-        self.unsealed_since_ns = self.unsealed_since_ns.map(|_| i64::MIN / 2);
     }
 }

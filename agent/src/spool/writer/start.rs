@@ -1,78 +1,195 @@
-//! Taking over what an earlier start of the agent left.
+//! Taking over what an earlier start of the agent left. Nothing that is found
+//! keeps an agent from starting.
 
-use super::{FILES_FILE, FileNumbers, LOSSES_FILE, Writer};
+use std::collections::BTreeMap;
+
+use gapscope_proto::frame::{StreamId, StreamKind};
+use gapscope_proto::spool::State;
+
+use super::Writer;
+use super::books::Book;
+use super::streams::{Records, encode};
+use crate::spool::Report;
 use crate::spool::disk::Kind;
-use crate::spool::recover::{Counts, Recovery, merged};
-use crate::spool::{Loss, LossReason, Report};
+use crate::spool::recover::{Counts, Recovered, Recovery, merged};
+use crate::spool::state::{OLD_LOSSES, OLD_NUMBERS};
+use crate::spool::sync::{Job, Sealed};
 
 impl Writer {
-    pub(super) fn recover(&mut self) -> std::io::Result<Counts> {
+    pub(super) fn recover(&mut self, state: &State, boot: &str) -> std::io::Result<Counts> {
         let mut recovery = Recovery::default();
+        let power_lost = state.boot.as_deref() != Some(boot);
+        for known in &state.streams {
+            let reserved = known.reserved.filter(|_| power_lost);
+            recovery.known(known.stream, known.floor, reserved);
+            self.acked.insert(known.stream, known.floor);
+        }
+        for loss in &state.losses {
+            recovery.loss(*loss);
+        }
         let segments = self.disk.files(Kind::Segment)?;
         let tails = self.disk.files(Kind::Tail)?;
-        let reserved = match self.disk.small(FILES_FILE)? {
-            Some(bytes) => serde_json::from_slice::<FileNumbers>(&bytes).map_or(0, |n| n.next),
-            None => 0,
-        };
-        let highest = segments.iter().chain(&tails).map(|(n, _)| *n).max();
-        self.next_number = reserved.max(highest.map_or(1, |n| n + 1)).max(1);
         for (number, len) in &segments {
-            match self.disk.read(Kind::Segment, *number) {
-                Ok(bytes) => recovery.segment(*number, &bytes),
-                Err(error) => {
-                    tracing::error!(segment = number, %error, "a spool file cannot be read");
+            self.read_segment(*number, *len, &mut recovery);
+        }
+        let mut read_tails = Vec::new();
+        for (number, len) in tails {
+            match self.disk.read(Kind::Tail, number) {
+                Ok(bytes) => {
+                    if !recovery.tail(&bytes) {
+                        read_tails.push((number, len));
+                    }
                 }
-            }
-            self.books.entry(*number).or_default().bytes = *len;
-        }
-        for (number, _) in &tails {
-            match self.disk.read(Kind::Tail, *number) {
-                Ok(bytes) => recovery.tail(&bytes),
                 Err(error) => tracing::error!(tail = number, %error, "a spool file cannot be read"),
-            }
-        }
-        if let Some(bytes) = self.disk.small(LOSSES_FILE)? {
-            match serde_json::from_slice::<Vec<Loss>>(&bytes) {
-                Ok(losses) => losses.into_iter().for_each(|loss| recovery.loss(loss)),
-                Err(error) => tracing::error!(%error, "{LOSSES_FILE} cannot be read"),
             }
         }
         let found = recovery.finish();
         for frame in &found.sealed {
-            self.books.entry(frame.segment).or_default().add(frame);
+            self.books.0.entry(frame.segment).or_default().add(frame);
+        }
+        self.enter_streams(state, &found);
+        for frame in &found.sealed {
             self.report(Report::Sealed(*frame));
         }
-        let mut frames = Vec::new();
         for frame in merged(found.unsealed) {
-            let last = frame.last_seq();
-            match frame.to_bytes() {
-                Ok(bytes) => frames.push((frame.stream, frame.first_seq, last, bytes)),
-                Err(error) => {
-                    tracing::error!(%error, "records of a tail cannot be sealed");
-                    self.declare(Loss::exact(
-                        frame.stream,
-                        frame.first_seq,
-                        last,
-                        LossReason::Corrupt,
-                    ));
-                }
-            }
-        }
-        // Tails stay until their records stand elsewhere.
-        if frames.is_empty() || self.write_segment(frames).is_ok() {
-            if let Some(segment) = &self.segment {
-                segment.file.sync_data()?;
-            }
-            for (number, _) in tails {
-                self.disk.remove(Kind::Tail, number)?;
-            }
+            let (frames, losses) = encode(frame.stream, frame.first_seq, &Records::of(&frame), 0);
+            self.leftover.extend(frames);
+            losses.into_iter().for_each(|loss| self.declare(loss));
         }
         for loss in found.losses {
             self.declare(loss);
         }
+        // What is declared has to be durable before the tails go that show it.
+        self.save_now();
+        self.old_tails = read_tails;
+        self.seal_leftover();
+        self.sync_all_and_close();
         // Segments without one sound frame are of no more use.
         self.remove_acked();
+        self.syncer.run_all();
+        self.heed();
+        for name in [OLD_LOSSES, OLD_NUMBERS] {
+            if let Err(error) = self.disk.remove_small(name) {
+                tracing::error!(name, %error, "not removed");
+            }
+        }
+        self.measure_disk();
         self.count_bytes();
+        self.hold_probing();
         Ok(found.counts)
+    }
+
+    fn read_segment(&mut self, number: u64, len: u64, recovery: &mut Recovery) {
+        match self.disk.read(Kind::Segment, number) {
+            Ok(bytes) => {
+                let is_newer = recovery.segment(number, &bytes);
+                if is_newer {
+                    tracing::error!(
+                        file = Kind::Segment.name(number),
+                        "written by a newer version of this program and left as it is: \
+                         start that version again to deliver it"
+                    );
+                }
+                self.books.0.insert(
+                    number,
+                    Book {
+                        bytes: len,
+                        is_kept: is_newer,
+                        ..Book::default()
+                    },
+                );
+            }
+            // Left alone: it may be readable the next time.
+            Err(error) => {
+                tracing::error!(segment = number, %error, "a spool file cannot be read");
+            }
+        }
+    }
+
+    /// Streams of earlier incarnations, of which something is to be delivered.
+    fn enter_streams(&mut self, state: &State, found: &Recovered) {
+        for known in &state.streams {
+            self.ledger
+                .old_stream(known.stream, known.floor, known.reserved);
+        }
+        // Of which the state knows nothing: written by an older version, or the
+        // state is lost. What comes before is taken for delivered; if it is not,
+        // the aggregator asks for it.
+        let sealed = found.sealed.iter().map(|f| (f.stream, f.first, f.last));
+        let unsealed = &found.unsealed;
+        let unsealed = unsealed
+            .iter()
+            .map(|f| (f.stream, f.first_seq, f.last_seq()));
+        let lost = found.losses.iter().map(|l| (l.stream, l.first, l.last));
+        let mut ranges: BTreeMap<StreamId, (u64, u64)> = BTreeMap::new();
+        for (stream, first, last) in sealed.chain(unsealed).chain(lost) {
+            let known = ranges.entry(stream).or_insert((first, last));
+            *known = (first.min(known.0), last.max(known.1));
+        }
+        for (stream, (first, last)) in ranges {
+            // Nor is it known whether it is durable.
+            self.ledger.old_stream(stream, first - 1, Some(last));
+        }
+    }
+
+    /// What stood in tails only, as segments. The tails stay until these are
+    /// synced; if they cannot be written, the next seal tries again.
+    fn seal_leftover(&mut self) {
+        let leftover = std::mem::take(&mut self.leftover);
+        let (host, samples): (Vec<_>, Vec<_>) = leftover
+            .into_iter()
+            .partition(|frame| frame.stream.kind == StreamKind::Host);
+        let mut written = Vec::new();
+        for (kind, frames) in [(StreamKind::Host, host), (StreamKind::Samples, samples)] {
+            if frames.is_empty() {
+                continue;
+            }
+            // They stand in tails: nothing has to go for them.
+            match self.write_segment(kind, frames, false) {
+                Ok(number) => written.push(number),
+                Err((error, frames)) => {
+                    tracing::error!(%error, "what stands in tails cannot be sealed yet");
+                    self.leftover.extend(frames);
+                }
+            }
+        }
+        if !self.leftover.is_empty() {
+            self.unsealed_since_ns = Some(self.clock.raw_ns());
+            return;
+        }
+        let files = self.segments.values().map(|s| s.file.clone()).collect();
+        let sealed = Sealed {
+            segments: written,
+            tails: std::mem::take(&mut self.old_tails),
+            closed: Vec::new(),
+        };
+        self.syncer.send(Job::Seal(sealed, files));
+    }
+
+    /// Makes everything that is held durable, whatever the policy; then nothing
+    /// of the streams that have ended can get lost any more.
+    pub(super) fn sync_all_and_close(&mut self) {
+        if !self.leftover.is_empty() {
+            return;
+        }
+        let closed = self
+            .ledger
+            .open_streams()
+            .filter(|stream| !self.open.contains_key(stream))
+            .collect::<Vec<_>>();
+        if closed.is_empty() {
+            return;
+        }
+        let mut files = Vec::new();
+        for number in self.books.0.keys() {
+            match self.disk.open_small(&Kind::Segment.name(*number)) {
+                Ok(file) => files.push(file),
+                Err(error) => {
+                    tracing::error!(segment = number, %error, "cannot be synced");
+                    return;
+                }
+            }
+        }
+        self.syncer.send(Job::Close(closed, files));
     }
 }

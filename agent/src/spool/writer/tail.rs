@@ -1,82 +1,135 @@
 //! The open tail: what was measured since the last seal, one write a wake-up.
 
-use std::fs::File;
-use std::io::Write;
 use std::sync::Arc;
 
-use gapscope_proto::frame::Frame;
-
-use super::Writer;
+use super::streams::encode;
+use super::{AT_ONCE, Tail, Writer};
 use crate::spool::disk::Kind;
+use crate::spool::settings::SyncPolicy;
+use crate::spool::vfs::VfsFile;
 
 impl Writer {
     pub(super) fn write_tail(&mut self) {
+        if self.is_resting() {
+            return;
+        }
         let mut bytes = Vec::new();
         for (id, stream) in &mut self.open {
             let count = stream.unsealed.len();
             if count == stream.in_tail {
                 continue;
             }
-            let frame = Frame {
-                stream: *id,
-                first_seq: stream.first_unsealed() + stream.in_tail as u64,
-                body: stream.unsealed.body(stream.in_tail..count),
-            };
-            match frame.to_bytes() {
-                Ok(encoded) => bytes.extend_from_slice(&encoded),
-                // Too long for one frame: the seal, which splits, comes at once.
-                Err(error) => tracing::debug!(%error, "not written to the tail"),
+            // What cannot be encoded is declared when it is sealed.
+            let (frames, _) = encode(
+                *id,
+                stream.first_unsealed(),
+                &stream.unsealed,
+                stream.in_tail,
+            );
+            for frame in frames {
+                bytes.extend_from_slice(&frame.bytes);
             }
             stream.in_tail = count;
         }
         if bytes.is_empty() {
             return;
         }
-        self.tail_bytes += bytes.len();
         for attempt in 0..2 {
-            let Some(file) = self.tail_file() else { break };
-            match (&*file).write_all(&bytes) {
+            let file = match self.tail_file() {
+                Ok(file) => file,
+                Err(error) => {
+                    self.complain("no tail file can be made", &error);
+                    break;
+                }
+            };
+            let written = file.append(&bytes);
+            if let Some(tail) = &mut self.tail {
+                tail.len += bytes.len() as u64;
+            }
+            match written {
                 Ok(()) => {
+                    if self.settings.sync == SyncPolicy::Always {
+                        self.sync_tail_now(&*file);
+                    }
                     self.count_bytes();
                     return;
                 }
                 Err(error) => {
-                    tracing::error!(%error, attempt, "writing to the spool's tail failed; the file is given up");
-                    if let Some((number, _)) = self.tail.take() {
-                        self.old_tails.push(number);
+                    if attempt == 0 {
+                        self.complain("writing to a tail failed; it is given up", &error);
                     }
+                    self.give_tail_up();
                 }
             }
         }
-        // Still in memory: seal as soon as possible.
-        self.unsealed_since_ns = Some(i64::MIN / 2);
+        self.unwritten();
     }
 
-    pub(super) fn tail_file(&mut self) -> Option<Arc<File>> {
-        if let Some((_, file)) = &self.tail {
-            return Some(file.clone());
+    /// Not all that is numbered is written: a kill would now be no better than a
+    /// loss of power, and a start has to know.
+    pub(super) fn unwritten(&mut self) {
+        self.unsealed_since_ns = Some(AT_ONCE);
+        if self.ledger.is_sound {
+            self.ledger.is_sound = false;
+            self.save_now();
+        }
+    }
+
+    fn tail_file(&mut self) -> std::io::Result<Arc<dyn VfsFile>> {
+        if let Some(tail) = &self.tail {
+            return Ok(tail.file.clone());
         }
         let number = self.new_number();
-        match self.disk.create(Kind::Tail, number) {
-            Ok(file) => {
-                let file = Arc::new(file);
-                self.tail = Some((number, file.clone()));
-                self.syncer.folder_changed();
-                Some(file)
-            }
-            Err(error) => {
-                tracing::error!(%error, "no tail file can be made");
-                None
-            }
+        let file = self.disk.create(Kind::Tail, number)?;
+        self.tail = Some(Tail {
+            number,
+            file: file.clone(),
+            len: 0,
+        });
+        self.syncer.folder_changed();
+        Ok(file)
+    }
+
+    pub(super) fn give_tail_up(&mut self) {
+        if let Some(tail) = self.tail.take() {
+            self.old_tails.push((tail.number, tail.len));
+        }
+    }
+
+    fn sync_tail_now(&mut self, file: &dyn VfsFile) {
+        let synced = self
+            .syncer
+            .sync_folder_now(&self.disk)
+            .and_then(|()| file.sync());
+        if let Err(error) = synced {
+            self.complain("syncing a tail failed; it is given up", &error);
+            self.give_tail_up();
+            self.unsealed_since_ns = Some(AT_ONCE);
         }
     }
 
     pub(super) fn sync_tail(&mut self, now: i64) {
+        let SyncPolicy::Interval(every_ns) = self.settings.sync else {
+            return;
+        };
+        if now.saturating_sub(self.last_sync_ns) < every_ns {
+            return;
+        }
         self.last_sync_ns = now;
-        if let Some((_, file)) = &self.tail
-            && self.tail_bytes > 0
+        if let Some(tail) = &self.tail
+            && tail.len > 0
         {
-            self.syncer.sync_soon(file.clone());
+            self.syncer.sync_tail_soon(tail.number, tail.file.clone());
+        }
+    }
+
+    /// A failing disk is said once, not at each wake-up.
+    pub(super) fn complain(&mut self, what: &str, error: &std::io::Error) {
+        if self.has_complained {
+            tracing::debug!(%error, "{what}");
+        } else {
+            self.has_complained = true;
+            tracing::error!(%error, "{what}");
         }
     }
 }
