@@ -8,6 +8,7 @@ use gapscope_proto::ids::TargetName;
 use super::figures::{gap, interval, percent, seconds};
 use super::headline::{short_client_words, worst};
 use crate::analyse::fate::{Exposure, Fate};
+use crate::analyse::repeat;
 use crate::analyse::row::{FaultRow, Row};
 use crate::analyse::run::Analysis;
 use crate::analyse::stretch::MaxGap;
@@ -36,10 +37,60 @@ pub(super) fn conclusion(analysis: &Analysis, target: &TargetName, deadline: &st
             if of_several {
                 said = format!("in fault {id}, the worst for it, {said}");
             }
+            if let Some(again) = repeated(analysis, target) {
+                said.push(' ');
+                said.push_str(&again);
+            }
             said
         }
     };
     format!("{target}: {said}")
+}
+
+/// "Of 19 further times its reused clients were disrupted 17 (67-97 %), ..."
+fn repeated(analysis: &Analysis, target: &TargetName) -> Option<String> {
+    let groups = repeat::all(analysis);
+    // Of several groups that with the most repetitions that tested this target;
+    // of its rows the one that asks most often.
+    let (_, row, found) = groups
+        .iter()
+        .flat_map(|(group, rows)| rows.iter().map(move |(at, r)| (group, at, r)))
+        .map(|(group, at, r)| (group, &analysis.rows[*at].1, r))
+        .filter(|(_, row, r)| &row.target == target && !r.rest.is_empty())
+        .max_by_key(|(_, row, r)| (r.rest.len(), std::cmp::Reverse(row.interval_ns)))?;
+    let shares: Vec<String> = found
+        .verdicts
+        .iter()
+        .map(|(verdict, share)| {
+            format!(
+                "{} {} ({:.0}-{:.0} %)",
+                verdict.as_str(),
+                share.k,
+                share.interval.0 * 100.0,
+                share.interval.1 * 100.0
+            )
+        })
+        .collect();
+    let mut said = format!(
+        "In {} further repetitions its {} clients were {}",
+        found.rest.len(),
+        short_client_words(row),
+        shares.join(", ")
+    );
+    match (found.gap_median, found.gap_interval) {
+        (Some(median), Some((low, high))) => said.push_str(&format!(
+            "; median gap {} ({})",
+            seconds(median),
+            interval(low, high)
+        )),
+        (Some(median), None) => said.push_str(&format!(
+            "; median gap {}, too few for an interval",
+            seconds(median)
+        )),
+        _ => {}
+    }
+    said.push('.');
+    Some(said)
 }
 
 /// What is to be kept in mind with all of the sentences.

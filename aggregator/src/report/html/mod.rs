@@ -13,7 +13,7 @@ pub mod lanes;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
 use serde_json::{Value as Json, json};
 
-use self::figures::{flow, flow_table, lane_name, percentiles, window_table, windows};
+use self::figures::{flow, flow_table, lane_name, percentiles, repetitions, window_table, windows};
 use self::lanes::{CAUSES, Gathered, LOG_STEPS, Lane};
 use super::headline::Tone;
 use super::model::{self, Report, agent_clocks};
@@ -21,8 +21,9 @@ use super::plot::svg::escape;
 use super::sections::Section;
 use super::table::{Align, Table};
 use super::{clock, clock_plot};
+use crate::analyse::repeat;
 use crate::analyse::row::Row;
-use crate::analyse::run::Analysis;
+use crate::analyse::run::{Analysis, PROXY_VIEW, is_note};
 
 const STYLE: &str = include_str!("report.css");
 const SCRIPTS: [&str; 3] = [
@@ -270,6 +271,7 @@ impl<'a> Page<'a> {
         self.percentiles(report, section, &rows);
         self.outages(&rows);
         self.flows(&section.target);
+        self.repetitions(&section.target);
         self.push("<h3>What happened</h3>\n");
         self.events(section);
         if !section.errors.rows.is_empty() {
@@ -370,6 +372,25 @@ impl<'a> Page<'a> {
                     own.len() - MOST_FLOWS
                 ),
             );
+        }
+    }
+
+    fn repetitions(&mut self, target: &str) {
+        for (group, of) in repeat::all(self.analysis) {
+            let rows: Vec<(&Row, &repeat::Repeated)> = of
+                .iter()
+                .map(|(at, repeated)| (&self.analysis.rows[*at].1, repeated))
+                .filter(|(row, _)| row.target.as_str() == target)
+                .collect();
+            if let Some(figure) = repetitions(&group, &rows) {
+                self.push("<h3>Repetitions</h3>\n");
+                self.push(&format!("<figure>{}</figure>\n", figure.inline()));
+                self.element(
+                    "p",
+                    "soft",
+                    "The tables of repetitions stand under Numbers.",
+                );
+            }
         }
     }
 
@@ -490,7 +511,24 @@ impl<'a> Page<'a> {
             .analysis
             .faults
             .iter()
+            .filter(|fault| !is_note(fault))
             .filter_map(|fault| self.fault_json(fault))
+            .collect();
+        // What a proxy believes of its backends, by target.
+        let views: Vec<Json> = self
+            .analysis
+            .faults
+            .iter()
+            .filter(|fault| is_note(fault) && fault.step == PROXY_VIEW)
+            .filter_map(|fault| {
+                let clocks = &self.analysis.clocks;
+                let at = clocks.on_timeline(fault.asked.latest_ns, &fault.clock)?;
+                Some(json!({
+                    "target": fault.subject,
+                    "ns": at.latest_ns.saturating_sub(self.gathered.zero_ns),
+                    "text": fault.detail,
+                }))
+            })
             .collect();
         let backends: Vec<&str> = self
             .gathered
@@ -526,6 +564,7 @@ impl<'a> Page<'a> {
             "errors": errors,
             "lanes": lanes,
             "faults": faults,
+            "views": views,
         })
     }
 
