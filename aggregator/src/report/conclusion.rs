@@ -6,7 +6,8 @@ use gapscope_proto::fault::{Fault, FaultScope};
 use gapscope_proto::ids::TargetName;
 
 use super::figures::{gap, interval, percent, seconds};
-use super::headline::{short_client_words, worst};
+use super::headline::worst;
+use super::kinds::short_client_words;
 use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::repeat;
 use crate::analyse::row::{FaultRow, Row};

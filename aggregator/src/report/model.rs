@@ -9,7 +9,8 @@ use super::headline::{Headline, headline};
 use super::sections::{Section, section};
 use super::table::Table;
 use super::tables::{clock_table, deadline_ns, fault_table, latency_table, main_table};
-use super::{across, clock, repeat};
+use super::{across, clock, kinds, ledger, repeat};
+use crate::analyse::row::Row;
 use crate::analyse::run::{Analysis, Caveat, is_note};
 use crate::store::manifest::RunState;
 
@@ -80,6 +81,7 @@ pub fn report(analysis: &Analysis) -> Report {
             .collect();
         facts.push(labels.join(", "));
     }
+    let rows: Vec<&Row> = analysis.rows.iter().map(|(_, row)| row).collect();
     Report {
         title: format!("run {}  {}", manifest.run_id, plan.scenario),
         facts,
@@ -93,6 +95,10 @@ pub fn report(analysis: &Analysis) -> Report {
         tables: vec![
             main_table(analysis),
             fault_table(analysis, &deadline),
+            kinds::hurt_table(&rows),
+            ledger::table(&analysis.ledger, analysis.timelines.len() > 1),
+            kinds::idle_table(&rows),
+            kinds::pool_table(&rows),
             latency_table(analysis),
             across::table(analysis),
             clock_table(analysis),
@@ -233,6 +239,9 @@ pub fn agent_clocks(analysis: &Analysis) -> Vec<clock::AgentClock<'_>> {
 fn method(analysis: &Analysis, deadline: &str) -> Vec<String> {
     let mut method = method_of_agents(deadline);
     method.extend(repeat::method(analysis));
+    if !analysis.ledger.written.is_empty() {
+        method.push(ledger::method());
+    }
     if analysis.has_several_clocks() {
         method.push(
             "one timeline: the aggregator's clock. clocks ±: by how much the moments of different \

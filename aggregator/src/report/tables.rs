@@ -1,10 +1,9 @@
 //! The tables: answers and outages, verdicts, latencies, clocks.
 
-use gapscope_proto::plan::ClientKind;
-
 use super::clock;
 use super::figures::{NONE, bare_ms, count, gap, interval, percent, quantile, seconds};
 use super::headline::verdict_words;
+use super::kinds::client_words;
 use super::model::agent_clocks;
 use super::table::Table;
 use crate::analyse::fate::Exposure;
@@ -273,14 +272,6 @@ pub(super) fn clock_table(analysis: &Analysis) -> Table {
         clock::epoch_table(&analysis.clocks, &agent_clocks(analysis))
     } else {
         Table::default()
-    }
-}
-
-/// "reused", "reused patient"
-pub(super) fn client_words(row: &Row) -> String {
-    match row.kind {
-        ClientKind::Bare => row.style.to_string(),
-        kind => format!("{} {kind}", row.style),
     }
 }
 

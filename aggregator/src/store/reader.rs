@@ -19,7 +19,7 @@ use super::footer::{self, Footer, StreamKey};
 use super::frame;
 use super::loss::LossRecord;
 use super::manifest::{FORMAT_VERSION, Manifest, RunState};
-use super::schema::{self, CLOCK_ANCHORS, CLOCK_EXCHANGES, HostTable, LAG};
+use super::schema::{self, CLOCK_ANCHORS, CLOCK_EXCHANGES, HostTable, LAG, LEDGER_READS};
 
 /// A parquet file that is to be read.
 #[derive(Debug, Clone)]
@@ -250,36 +250,7 @@ impl RunFolder {
     /// # Errors
     /// When there is none, several, or it cannot be opened.
     pub fn find(data: &Path, wanted: &str) -> Result<Self, StoreError> {
-        let as_path = Path::new(wanted);
-        if as_path.join("manifest.json").is_file() {
-            return Self::open(as_path);
-        }
-        if wanted.contains('/') {
-            return Err(StoreError::NotARun(as_path.to_owned()));
-        }
-        let runs = list_runs(data)?;
-        let not_found = || StoreError::NotFound {
-            wanted: wanted.to_owned(),
-            data: data.to_owned(),
-        };
-        if wanted == "latest" {
-            // Ids are UUIDv7: they sort by time of creation.
-            let (_, path) = runs.last().ok_or_else(not_found)?;
-            return Self::open(path);
-        }
-        let matching: Vec<_> = runs
-            .iter()
-            .filter(|(id, _)| !wanted.is_empty() && id.to_string().starts_with(wanted))
-            .collect();
-        match matching.as_slice() {
-            [] => Err(not_found()),
-            [(_, path)] => Self::open(path),
-            several => Err(StoreError::Ambiguous {
-                prefix: wanted.to_owned(),
-                count: several.len(),
-                data: data.to_owned(),
-            }),
-        }
+        Self::open(&find_path(data, wanted)?)
     }
 
     /// Where it is.
@@ -335,6 +306,14 @@ impl RunFolder {
         host_table(&self.path, &CLOCK_ANCHORS)
     }
 
+    /// The write ledger as it was read; see [`schema::LEDGER_READS`].
+    ///
+    /// # Errors
+    /// When the files cannot be scanned.
+    pub fn ledger_reads(&self) -> Result<LazyFrame, StoreError> {
+        host_table(&self.path, &LEDGER_READS)
+    }
+
     /// The faults, by id.
     ///
     /// # Errors
@@ -363,6 +342,44 @@ impl RunFolder {
             .fold((0, 0), |(min, max), loss| {
                 (min + loss.count_min, max + loss.count_max)
             }))
+    }
+}
+
+/// The folder of a run, of whatever kind: by its id, the beginning of its id,
+/// `latest`, or its folder.
+///
+/// # Errors
+/// When there is none, or several.
+pub fn find_path(data: &Path, wanted: &str) -> Result<PathBuf, StoreError> {
+    let as_path = Path::new(wanted);
+    if as_path.join("manifest.json").is_file() {
+        return Ok(as_path.to_owned());
+    }
+    if wanted.contains('/') {
+        return Err(StoreError::NotARun(as_path.to_owned()));
+    }
+    let runs = list_runs(data)?;
+    let not_found = || StoreError::NotFound {
+        wanted: wanted.to_owned(),
+        data: data.to_owned(),
+    };
+    if wanted == "latest" {
+        // Ids are UUIDv7: they sort by time of creation.
+        let (_, path) = runs.last().ok_or_else(not_found)?;
+        return Ok(path.clone());
+    }
+    let matching: Vec<_> = runs
+        .iter()
+        .filter(|(id, _)| !wanted.is_empty() && id.to_string().starts_with(wanted))
+        .collect();
+    match matching.as_slice() {
+        [] => Err(not_found()),
+        [(_, path)] => Ok(path.clone()),
+        several => Err(StoreError::Ambiguous {
+            prefix: wanted.to_owned(),
+            count: several.len(),
+            data: data.to_owned(),
+        }),
     }
 }
 
@@ -418,15 +435,43 @@ fn scan(folder: &Path, parts: &Parts, schema: &SchemaRef) -> Result<LazyFrame, S
 
 fn host_table(folder: &Path, table: &HostTable) -> Result<LazyFrame, StoreError> {
     let parts = host_parts(folder, table)?;
-    let merged = scan_files(folder, parts.merged.iter().map(|part| &part.path))?;
-    let live = scan_files(folder, parts.live.iter().map(|part| &part.path))?
-        .map(|live| pick_host_table(live, table));
-    match (merged, live) {
-        (None, None) => Ok(DataFrame::empty_with_schema(&schema::host_table_schema(table)).lazy()),
-        (Some(one), None) | (None, Some(one)) => Ok(one),
-        (Some(merged), Some(live)) => concat([merged, live], UnionArgs::default())
-            .map_err(StoreError::parquet("scan", folder)),
+    let mut frames = Vec::new();
+    frames.extend(scan_files(
+        folder,
+        parts.merged.iter().map(|part| &part.path),
+    )?);
+    // Parts that an older build wrote have fewer columns.
+    let (mut full, mut older) = (Vec::new(), Vec::new());
+    for part in &parts.live {
+        let file = File::open(&part.path).map_err(StoreError::io("read", &part.path))?;
+        let schema = ParquetReader::new(file)
+            .schema()
+            .map_err(StoreError::parquet("read", &part.path))?;
+        let has = |table: &HostTable| table.columns.iter().all(|name| schema.contains(name));
+        if has(&LEDGER_READS) {
+            full.push(&part.path);
+        } else if has(table) {
+            older.push(&part.path);
+        }
     }
+    for files in [full, older] {
+        frames.extend(
+            scan_files(folder, files.into_iter())?.map(|live| pick_host_table(live, table)),
+        );
+    }
+    match frames.len() {
+        0 => Ok(DataFrame::empty_with_schema(&schema::host_table_schema(table)).lazy()),
+        1 => Ok(frames.remove(0)),
+        _ => concat(frames, UnionArgs::default()).map_err(StoreError::parquet("scan", folder)),
+    }
+}
+
+/// Whether a live part's frame can hold records of a table.
+pub(crate) fn has_columns(frame: &DataFrame, table: &HostTable) -> bool {
+    table
+        .columns
+        .iter()
+        .all(|name| frame.schema().contains(name))
 }
 
 /// The rows and columns of one table among live host records.
