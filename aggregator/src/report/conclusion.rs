@@ -58,7 +58,10 @@ fn repeated(analysis: &Analysis, target: &TargetName) -> Option<String> {
         .flat_map(|(group, rows)| rows.iter().map(move |(at, r)| (group, at, r)))
         .map(|(group, at, r)| (group, &analysis.rows[*at].1, r))
         .filter(|(_, row, r)| &row.target == target && !r.rest.is_empty())
-        .max_by_key(|(_, row, r)| (r.rest.len(), std::cmp::Reverse(row.interval_ns)))?;
+        .max_by_key(|(_, row, r)| {
+            let is_bare = row.kind == gapscope_proto::plan::ClientKind::Bare;
+            (r.rest.len(), std::cmp::Reverse(row.interval_ns), is_bare)
+        })?;
     let shares: Vec<String> = found
         .verdicts
         .iter()
@@ -198,7 +201,10 @@ fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) ->
         parts.extend(how_long(all));
     }
     if shared > 0 {
-        parts.push(format!("{} only in part", clients(shared)));
+        parts.push(match shared {
+            1 => "one of these was on it only in part".to_owned(),
+            n => format!("{n} of these were on it only in part"),
+        });
     }
     if unmeasured > 0 {
         parts.push(format!("of {} nothing is known", clients(unmeasured)));
@@ -268,13 +274,16 @@ fn what_became(
     } else {
         of_all(hurt, total)
     };
-    let mut said = format!("{who} {} hurt ({})", was(hurt), words.join(", "));
+    let verb = if who.starts_with("all") {
+        "were"
+    } else {
+        was(hurt)
+    };
+    let mut said = format!("{who} {verb} hurt ({}", words.join(", "));
     if collateral > 0 {
-        said.push_str(&format!(
-            ", among them {} not served by it",
-            clients(collateral)
-        ));
+        said.push_str(&format!("; {} not served by it", clients(collateral)));
     }
+    said.push(')');
     said
 }
 
