@@ -17,7 +17,8 @@ use std::process::{Command, Stdio};
 
 use gapscope_aggregator::analyse::run::analyse_watched;
 use gapscope_aggregator::analyse::series::Worth;
-use gapscope_aggregator::report::html::lanes::{Gathered, bit};
+use gapscope_aggregator::report::html::cell::bit;
+use gapscope_aggregator::report::html::lanes::Gathered;
 use gapscope_aggregator::store::RunFolder;
 use gapscope_proto::fault::FaultScope;
 use gapscope_proto::plan::ClientKind;

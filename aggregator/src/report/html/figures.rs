@@ -1,13 +1,9 @@
-//! Figures that need no script: percentiles, outages as intervals, who went
-//! where.
+//! Figures that need no script: percentiles, outages as intervals, repetitions.
 
-use gapscope_proto::ids::TargetName;
-
-use super::lanes::{Flow, Gathered, Lane};
-use crate::analyse::fate::Fate;
+use super::lanes::{Gathered, Lane};
 use crate::analyse::latency::Value;
+use crate::analyse::repeat::{Group, Once, Repeated};
 use crate::analyse::row::{Row, Scope, Window, longest_key};
-use crate::analyse::run::Analysis;
 use crate::report::figures::{interval, seconds};
 use crate::report::kinds::client_words;
 use crate::report::plot::scale::Scale;
@@ -196,6 +192,111 @@ pub fn windows(rows: &[&Row]) -> Option<(Svg, usize)> {
     Some((svg, left_out))
 }
 
+/// What clients felt in each repetition of a fault: a dot each, the first apart,
+/// the median with its interval. Repetitions that were not over point on.
+pub fn repetitions(group: &Group, rows: &[(&Row, &Repeated)]) -> Option<Svg> {
+    const WIDTH: f64 = 900.0;
+    let shown: Vec<&(&Row, &Repeated)> = rows
+        .iter()
+        .filter(|(_, r)| r.first.is_some() || !r.rest.is_empty())
+        .collect();
+    let longest = shown
+        .iter()
+        .flat_map(|(_, r)| r.rest.iter().chain(&r.first))
+        .map(|once| once.gap.ns)
+        .max()?;
+    let (left, right, top, line) = (200.0, WIDTH - 110.0, 34.0, 34.0);
+    let bottom = top + line * shown.len() as f64;
+    let x = Scale::linear((0.0, longest as f64 / 1e9 * 1.05), (left, right));
+    let title = format!(
+        "{} {}: felt gap in each of {} repetitions",
+        group.step,
+        group.subject,
+        group.faults.len()
+    );
+    let mut svg = Svg::new(WIDTH, bottom + 36.0, &title);
+    svg.text((8.0, 15.0), Anchor::Start, "strong", &title);
+    for (at, text) in x.ticks(8) {
+        svg.line((x.at(at), top), (x.at(at), bottom), "grid");
+        svg.text((x.at(at), bottom + 14.0), Anchor::Middle, "", &text);
+    }
+    svg.text(
+        (8.0, bottom + 30.0),
+        Anchor::Start,
+        "",
+        "ring: one repetition; square: the first, kept apart; bar: median with its interval of 95 \
+         %; arrow: not over; s",
+    );
+    for (number, (row, repeated)) in shown.iter().enumerate() {
+        let y = top + line * number as f64 + line / 2.0;
+        svg.text(
+            (left - 8.0, y + 4.0),
+            Anchor::End,
+            "",
+            &cut(&client_words(row), 28),
+        );
+        svg.line((left, y), (right, y), "grid");
+        if let (Some(median), Some((low, high))) = (repeated.gap_median, repeated.gap_interval) {
+            let from = x.at(low as f64 / 1e9);
+            let to = high.map_or(right, |ns| x.at(ns as f64 / 1e9));
+            let tip = format!("median {}, {}", seconds(median), interval(low, high));
+            svg.rect((from, y - 5.0), (to - from, 10.0), "maybe", &tip);
+            let at = x.at(median as f64 / 1e9);
+            svg.line((at, y - 9.0), (at, y + 9.0), "series1");
+        }
+        for (nth, once) in repeated.rest.iter().enumerate() {
+            // Side by side, so that equal ones do not hide each other.
+            let off = ((nth % 5) as f64 - 2.0) * 4.5;
+            dot(&mut svg, &x, (right, y + off), once, "dot");
+        }
+        if let Some(first) = &repeated.first {
+            let at = x.at(first.gap.ns as f64 / 1e9);
+            let tip = format!("the first: {}", once_words(first));
+            svg.rect((at - 3.5, y - 3.5), (7.0, 7.0), "node plain", &tip);
+        }
+        svg.text(
+            (right + 8.0, y + 4.0),
+            Anchor::Start,
+            "",
+            &format!(
+                "{} of {} tested",
+                repeated.rest.len() + usize::from(repeated.first.is_some()),
+                repeated.times
+            ),
+        );
+    }
+    Some(svg)
+}
+
+fn once_words(once: &Once) -> String {
+    format!(
+        "repetition {}: {}, {}{}",
+        once.number,
+        once.verdict.as_str(),
+        if once.gap.is_at_least { "≥" } else { "" },
+        seconds(once.gap.ns)
+    )
+}
+
+fn dot(svg: &mut Svg, x: &Scale, (right, y): (f64, f64), once: &Once, class: &str) {
+    let at = x.at(once.gap.ns as f64 / 1e9);
+    svg.rect((at - 2.5, y - 2.5), (5.0, 5.0), class, &once_words(once));
+    if once.gap.is_at_least {
+        let tip = (at + 16.0).min(right + 4.0);
+        svg.path(
+            &[
+                (at + 3.0, y),
+                (tip, y),
+                (tip - 4.0, y - 3.0),
+                (tip, y),
+                (tip - 4.0, y + 3.0),
+            ],
+            class,
+            false,
+        );
+    }
+}
+
 /// All of a target's outages as a table.
 pub fn window_table(rows: &[&Row]) -> Table {
     let mut table = Table::new(
@@ -234,154 +335,6 @@ pub fn window_table(rows: &[&Row]) -> Table {
             window.bad.to_string(),
             window.late.to_string(),
             window.fault.map_or("none".into(), |id| id.to_string()),
-        ]);
-    }
-    table
-}
-
-/// What became of clients, from the backend before to the backend after.
-pub fn flow(analysis: &Analysis, target: &TargetName, fault: u32, flow: &Flow) -> Svg {
-    const WIDTH: f64 = 900.0;
-    let backend = |number: &Option<u32>, none: &str| {
-        number.map_or(none.to_owned(), |n| analysis.names.word(n).to_owned())
-    };
-    let edges: Vec<(String, Fate, String, u64)> = flow
-        .iter()
-        .map(|((before, fate, after), n)| {
-            (
-                backend(before, "no answer before"),
-                *fate,
-                backend(after, "nobody"),
-                *n,
-            )
-        })
-        .collect();
-    let total: u64 = edges.iter().map(|e| e.3).sum();
-    let names = |pick: &dyn Fn(&(String, Fate, String, u64)) -> String| {
-        let mut found: Vec<(String, u64)> = Vec::new();
-        for edge in &edges {
-            let name = pick(edge);
-            match found.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, n)) => *n += edge.3,
-                None => found.push((name, edge.3)),
-            }
-        }
-        found
-    };
-    let columns = [
-        names(&|e| e.0.clone()),
-        names(&|e| e.1.as_str().to_owned()),
-        names(&|e| e.2.clone()),
-    ];
-    let most = columns.iter().map(Vec::len).max().unwrap_or(1);
-    let (top, gap, thick) = (48.0, 12.0, 12.0);
-    let room = (30.0 * most as f64).max(110.0);
-    let unit = room / total.max(1) as f64;
-    let height = top + room + gap * most as f64 + 12.0;
-    let title = format!("{target}, fault {fault}: who went where ({total} clients)");
-    let mut svg = Svg::new(WIDTH, height, &title);
-    svg.text((8.0, 15.0), Anchor::Start, "strong", &title);
-    let xs = [170.0, WIDTH / 2.0 - thick / 2.0, WIDTH - 170.0 - thick];
-    for (x, head) in xs.iter().zip([
-        "served by, before",
-        "what became of them",
-        "served by, after",
-    ]) {
-        svg.text((x + thick / 2.0, 36.0), Anchor::Middle, "", head);
-    }
-    // Where the next ribbon of a node leaves or arrives.
-    let place = |column: &[(String, u64)], name: &str| {
-        let mut y = top;
-        for (known, n) in column {
-            if known == name {
-                return y;
-            }
-            y += *n as f64 * unit + gap;
-        }
-        y
-    };
-    let mut used: std::collections::BTreeMap<(usize, String, bool), f64> =
-        std::collections::BTreeMap::new();
-    let mut take = |column: usize, name: &str, leaves: bool, n: u64| {
-        let offset = used.entry((column, name.to_owned(), leaves)).or_insert(0.0);
-        let begin = place(&columns[column], name) + *offset;
-        *offset += n as f64 * unit;
-        (begin, begin + n as f64 * unit)
-    };
-    let tone = |fate: Fate| if fate.is_seamless() { "" } else { " bad" };
-    for (before, fate, after, n) in &edges {
-        let word = fate.as_str();
-        let tip = format!("{n} of {total}: {before}, {word}, {after}");
-        let class = format!("flow{}", tone(*fate));
-        for (from, to, a, b) in [(0, 1, &**before, word), (1, 2, word, &**after)] {
-            let (a_top, a_bottom) = take(from, a, true, *n);
-            let (b_top, b_bottom) = take(to, b, false, *n);
-            svg.ribbon(
-                (xs[from] + thick, a_top, a_bottom),
-                (xs[to], b_top, b_bottom),
-                &class,
-                &tip,
-            );
-        }
-    }
-    for (number, column) in columns.iter().enumerate() {
-        let mut y = top;
-        for (name, n) in column {
-            let is_bad = number == 1
-                && edges
-                    .iter()
-                    .any(|e| e.1.as_str() == name && !e.1.is_seamless());
-            let class = match (number, is_bad) {
-                (1, true) => "node bad",
-                (1, false) => "node",
-                _ => "node plain",
-            };
-            let tall = *n as f64 * unit;
-            svg.rect(
-                (xs[number], y),
-                (thick, tall),
-                class,
-                &format!("{name}: {n}"),
-            );
-            let label = format!("{} ({n})", cut(name, 26));
-            let middle = y + tall / 2.0 + 4.0;
-            match number {
-                0 => svg.text((xs[0] - 6.0, middle), Anchor::End, "", &label),
-                1 => svg.text(
-                    (xs[1] + thick + 6.0, middle),
-                    Anchor::Start,
-                    "strong",
-                    &label,
-                ),
-                _ => svg.text((xs[2] + thick + 6.0, middle), Anchor::Start, "", &label),
-            }
-            y += tall + gap;
-        }
-    }
-    svg
-}
-
-/// The same as a table.
-pub fn flow_table(analysis: &Analysis, flow: &Flow) -> Table {
-    let mut table = Table::new(
-        "Who went where",
-        3,
-        &[
-            "served by, before",
-            "what became of them",
-            "served by, after",
-            ">clients",
-        ],
-    );
-    let backend = |number: &Option<u32>, none: &str| {
-        number.map_or(none.to_owned(), |n| analysis.names.word(n).to_owned())
-    };
-    for ((before, fate, after), n) in flow {
-        table.rows.push(vec![
-            backend(before, "no answer before"),
-            fate.as_str().to_owned(),
-            backend(after, "nobody"),
-            n.to_string(),
         ]);
     }
     table

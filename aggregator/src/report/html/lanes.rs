@@ -8,7 +8,7 @@
 //! thinned away, whatever the run's size. Single samples are kept up to a number,
 //! bad ones first, then those nearest to a fault or to an outage's end.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::Fault;
@@ -16,8 +16,9 @@ use gapscope_proto::ids::{AgentId, TargetName};
 use gapscope_proto::plan::ClientKind;
 use gapscope_proto::sample::{Cause, Outcome, Style};
 
+use super::cell::{Cell, EMPTY, NO_BACKEND, SEVERAL_BACKENDS, bit, cause_group, log_code};
+use super::flow::{self, Flows};
 use crate::align::map::ClockMap;
-use crate::analyse::fate::Fate;
 use crate::analyse::latency::{Value, Values};
 use crate::analyse::row::{Row, Scope};
 use crate::analyse::run::{Begun, Watch};
@@ -27,8 +28,9 @@ use crate::analyse::series::{ClientSeries, Probe, Slot, Worth};
 const CELLS: usize = 160_000;
 /// Single samples of all lanes together.
 const SAMPLES: usize = 40_000;
-/// On top of a lane's share of these.
-const EXTRA_SAMPLES: usize = 50;
+/// On top of a lane's share of these, so that one that asks seldom keeps enough: at
+/// most, and of all lanes together.
+const EXTRA_SAMPLES: (usize, usize) = (500, 10_000);
 /// Strips of all lanes together, about.
 const STRIPS: usize = 640;
 /// Most strips of one lane.
@@ -36,95 +38,10 @@ const MAX_STRIPS: usize = 64;
 /// Columns of a strip: at least, at most.
 const COLUMNS: (usize, usize) = (240, 16_384);
 
-/// Bits of a cell.
-pub mod bit {
-    /// A slot answered in time.
-    pub const GOOD: u8 = 1;
-    /// A probe answered past the deadline.
-    pub const LATE: u8 = 2;
-    /// A probe not answered, or wrongly.
-    pub const BAD: u8 = 4;
-    /// A slot that passed while the client waited for an answer that came in time
-    /// for this slot as well.
-    pub const WAITED: u8 = 8;
-    /// A slot that passed while the client waited for one that never came.
-    pub const WAITED_IN_VAIN: u8 = 16;
-    /// A slot of which nothing is known.
-    pub const NO_DATA: u8 = 32;
-    /// A slot that passed while the client waited for an answer that came too late
-    /// for it.
-    pub const WAITED_LONG: u8 = 64;
-}
-
-/// No backend answered here.
-pub const NO_BACKEND: u8 = 255;
-/// Several did.
-pub const SEVERAL_BACKENDS: u8 = 254;
 /// Backends with a number of their own; further ones are put together.
 const MAX_BACKENDS: usize = 250;
 /// Different errors that are kept in words.
 const MAX_ERRORS: usize = 2_000;
-
-/// Kinds of bad, by number: what the colours stand for.
-pub const CAUSES: [&str; 6] = [
-    "refused or unreachable",
-    "connection cut",
-    "the client's own timeout",
-    "error packet from a server or proxy",
-    "session state lost",
-    "other",
-];
-
-/// Which of [`CAUSES`].
-pub fn cause_group(outcome: Outcome, cause: Option<Cause>) -> u8 {
-    match (outcome, cause) {
-        (Outcome::StateLost, _) => 4,
-        (Outcome::TimedOut, _) => 2,
-        (Outcome::ServerError, _) => 3,
-        (_, Some(Cause::Refused | Cause::Unreachable | Cause::NotResolved)) => 0,
-        (Outcome::ConnectionLost | Outcome::ConnectFailed, _) => 1,
-        _ => 5,
-    }
-}
-
-/// A time's place on a log scale in 16 bits: 0 is "none".
-fn log_code(ns: i64, up: bool) -> u16 {
-    let exact = (ns.max(1) as f64).log10() * LOG_STEPS;
-    let whole = if up { exact.ceil() } else { exact.floor() };
-    (whole.clamp(0.0, 65_533.0) as u16) + 1
-}
-
-/// Steps of [`log_code`] for a factor of ten.
-pub const LOG_STEPS: f64 = 2_000.0;
-
-/// What touched one column of one strip.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cell {
-    /// See [`bit`].
-    pub bits: u8,
-    /// The first bad probe's kind: index into [`CAUSES`].
-    pub cause: u8,
-    /// Who answered: index into [`Gathered::backends`].
-    pub backend: u8,
-    /// Shortest answered probe begun here, as a log code.
-    pub low: u16,
-    /// The longest.
-    pub high: u16,
-    /// Probes due here.
-    pub probed: u16,
-    /// Of these, bad or late.
-    pub bad: u16,
-}
-
-const EMPTY: Cell = Cell {
-    bits: 0,
-    cause: 0,
-    backend: NO_BACKEND,
-    low: 0,
-    high: 0,
-    probed: 0,
-    bad: 0,
-};
 
 /// A single sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -186,9 +103,6 @@ pub struct Lane {
     pub response: Vec<(f64, Value)>,
 }
 
-/// Who went where in a fault: backend before, fate, backend after.
-pub type Flow = BTreeMap<(Option<u32>, Fate, Option<u32>), u64>;
-
 /// What a bad sample said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Said {
@@ -220,9 +134,10 @@ pub struct Gathered {
     /// What was said, without repetition.
     pub errors: Vec<Said>,
     /// By target and fault.
-    pub flows: BTreeMap<(TargetName, u32), Flow>,
+    pub flows: Flows,
     known_errors: HashMap<Said, u16>,
     max_strips: usize,
+    planned_lanes: usize,
     /// Probes a second of all lanes together.
     rate: f64,
     /// Moments of faults, on the timeline.
@@ -433,7 +348,10 @@ impl Gathered {
         }
         // In proportion to what was due, so that a run of few samples keeps all.
         let share = rate(clients.len(), row.interval_ns) / self.rate;
-        let most = (SAMPLES as f64 * share) as usize + EXTRA_SAMPLES;
+        let extra = EXTRA_SAMPLES
+            .0
+            .min(EXTRA_SAMPLES.1 / self.planned_lanes.max(1));
+        let most = ((SAMPLES as f64 * share) as usize + extra).max(1);
         if ranked.len() > most {
             ranked.select_nth_unstable(most - 1);
             ranked.truncate(most);
@@ -465,37 +383,6 @@ impl Gathered {
             .collect();
         kept.sort_unstable_by_key(|s| (s.due_ns, s.client));
         kept
-    }
-
-    fn flow(&mut self, clients: &[ClientSeries], row: &Row) {
-        for fault in &row.faults {
-            let flow = self
-                .flows
-                .entry((row.target.clone(), fault.fault))
-                .or_default();
-            for client in clients {
-                let Some((_, seen)) = fault.clients.iter().find(|(n, _)| *n == client.key.client)
-                else {
-                    continue;
-                };
-                let answers = || {
-                    let ok = client.probes.iter().filter(|p| p.outcome == Outcome::Ok);
-                    ok.rev()
-                };
-                let before = answers()
-                    .find(|p| p.finished <= fault.asked.earliest_ns)
-                    .and_then(|p| p.backend);
-                let after = if seen.fate == Fate::Lost {
-                    None
-                } else {
-                    answers()
-                        .find(|p| p.finished <= fault.watched_until_ns)
-                        .filter(|p| p.finished > fault.asked.earliest_ns)
-                        .and_then(|p| p.backend)
-                };
-                *flow.entry((before, seen.fate, after)).or_insert(0) += 1;
-            }
-        }
     }
 }
 
@@ -531,6 +418,7 @@ impl Watch for Gathered {
             .map_or(planned, |end| end.saturating_sub(self.zero_ns))
             .max(1);
         let lanes = lanes.max(1);
+        self.planned_lanes = lanes;
         self.max_strips = (STRIPS / lanes).clamp(1, MAX_STRIPS);
         let total: usize = strips.iter().map(|n| (*n).min(self.max_strips)).sum();
         // More than two columns for a slot show nothing new.
@@ -579,7 +467,7 @@ impl Watch for Gathered {
             }
         }
         let singles = self.singles(&place, clients, &strip_of, row, deadline);
-        self.flow(clients, row);
+        flow::add(&mut self.flows, clients, row);
         let (mut latency, mut response) = (Values::default(), Values::default());
         for client in clients {
             client.for_each_slot(|slot| {

@@ -2,25 +2,26 @@
 //!
 //! Texts, tables and still figures ([`figures`]) are written here and need no
 //! script. The timeline and the latencies over time are drawn by a small script
-//! of our own from columns and single samples ([`lanes`]) that the page carries
-//! ([`embed`]). Every text is escaped, since names and error texts come from
+//! of our own from columns ([`cell`]) and single samples ([`lanes`]) that the page
+//! carries ([`embed`]). Every text is escaped, since names and error texts come from
 //! servers; a content policy forbids the page to load anything.
 
+pub mod cell;
+mod describe;
 pub mod embed;
 pub mod figures;
+pub mod flow;
 pub mod lanes;
 
-use gapscope_proto::fault::{Fault, FaultScope, Span};
-use serde_json::{Value as Json, json};
-
-use self::figures::{flow, flow_table, lane_name, percentiles, window_table, windows};
-use self::lanes::{CAUSES, Gathered, LOG_STEPS, Lane};
+use self::figures::{lane_name, percentiles, repetitions, window_table, windows};
+use self::lanes::{Gathered, Lane};
 use super::headline::Tone;
 use super::model::{self, Report, agent_clocks};
 use super::plot::svg::escape;
 use super::sections::Section;
 use super::table::{Align, Table};
 use super::{clock, clock_plot};
+use crate::analyse::repeat;
 use crate::analyse::row::Row;
 use crate::analyse::run::Analysis;
 
@@ -270,6 +271,7 @@ impl<'a> Page<'a> {
         self.percentiles(report, section, &rows);
         self.outages(&rows);
         self.flows(&section.target);
+        self.repetitions(&section.target);
         self.push("<h3>What happened</h3>\n");
         self.events(section);
         if !section.errors.rows.is_empty() {
@@ -357,9 +359,9 @@ impl<'a> Page<'a> {
         }
         self.push("<h3>Who went where</h3>\n");
         for ((name, fault), found) in own.iter().take(MOST_FLOWS) {
-            let figure = flow(self.analysis, name, *fault, found).inline();
+            let figure = flow::figure(self.analysis, name, *fault, found).inline();
             self.push(&format!("<figure>{figure}</figure>\n"));
-            self.folded("As a table", &flow_table(self.analysis, found));
+            self.folded("As a table", &flow::table(self.analysis, found));
         }
         if own.len() > MOST_FLOWS {
             self.element(
@@ -370,6 +372,25 @@ impl<'a> Page<'a> {
                     own.len() - MOST_FLOWS
                 ),
             );
+        }
+    }
+
+    fn repetitions(&mut self, target: &str) {
+        for (group, of) in repeat::all(self.analysis) {
+            let rows: Vec<(&Row, &repeat::Repeated)> = of
+                .iter()
+                .map(|(at, repeated)| (&self.analysis.rows[*at].1, repeated))
+                .filter(|(row, _)| row.target.as_str() == target)
+                .collect();
+            if let Some(figure) = repetitions(&group, &rows) {
+                self.push("<h3>Repetitions</h3>\n");
+                self.push(&format!("<figure>{}</figure>\n", figure.inline()));
+                self.element(
+                    "p",
+                    "soft",
+                    "The tables of repetitions stand under Numbers.",
+                );
+            }
         }
     }
 
@@ -465,132 +486,5 @@ impl<'a> Page<'a> {
             self.push(&format!("<script nonce=\"{nonce}\">\n{script}</script>\n"));
         }
         self.push("</body>\n</html>\n");
-    }
-
-    fn run_json(&self) -> Json {
-        let names = &self.analysis.names;
-        let lanes: Vec<Json> = self
-            .lanes
-            .iter()
-            .map(|(row, lane)| {
-                let name = lane_name(self.gathered, row);
-                json!({
-                    "target": lane.target.as_str(),
-                    "name": name,
-                    "label": format!("{}, {name}", lane.target),
-                    "clients": lane.clients,
-                    "interval_ns": lane.interval_ns,
-                    "strips": lane.strips,
-                    "singles": lane.singles.len(),
-                    "bound_ns": lane.bound_ns,
-                })
-            })
-            .collect();
-        let faults: Vec<Json> = self
-            .analysis
-            .faults
-            .iter()
-            .filter_map(|fault| self.fault_json(fault))
-            .collect();
-        let backends: Vec<&str> = self
-            .gathered
-            .backends
-            .iter()
-            .map(|number| names.word(*number))
-            .collect();
-        let errors: Vec<String> = self
-            .gathered
-            .errors
-            .iter()
-            .map(|said| {
-                let mut words = said.outcome.to_string();
-                if let Some(cause) = said.cause {
-                    words.push_str(&format!(", {cause}"));
-                }
-                if let Some(code) = said.code {
-                    words.push_str(&format!(", error {code}"));
-                }
-                words.push_str(&format!(", in phase {}", said.phase));
-                if let Some(text) = said.text {
-                    words.push_str(&format!(": {}", names.word(text)));
-                }
-                words
-            })
-            .collect();
-        json!({
-            "span_ns": self.gathered.span_ns,
-            "columns": self.gathered.columns,
-            "log_steps": LOG_STEPS,
-            "causes": CAUSES,
-            "backends": backends,
-            "errors": errors,
-            "lanes": lanes,
-            "faults": faults,
-        })
-    }
-
-    /// A fault on the timeline; none if nothing relates its clock.
-    fn fault_json(&self, fault: &Fault) -> Option<Json> {
-        let place = |span: Span| {
-            let clocks = &self.analysis.clocks;
-            let from = clocks.on_timeline(span.earliest_ns, &fault.clock)?;
-            let to = clocks.on_timeline(span.latest_ns, &fault.clock)?;
-            let zero = self.gathered.zero_ns;
-            Some([
-                from.earliest_ns.saturating_sub(zero),
-                to.latest_ns.saturating_sub(zero),
-            ])
-        };
-        let asked = place(fault.asked)?;
-        let seen = |span: Option<Span>| span.and_then(place);
-        // Until when something came of it: the last hurt client is back.
-        let settled = self
-            .analysis
-            .rows
-            .iter()
-            .flat_map(|(timeline, row)| row.faults.iter().map(move |f| (*timeline, f)))
-            .filter(|(_, f)| f.fault == fault.id)
-            .filter_map(|(timeline, f)| {
-                let clock = &self.analysis.timelines[timeline].clock;
-                let back = self.analysis.clocks.on_timeline(f.all_back?, clock)?;
-                Some(back.latest_ns.saturating_sub(self.gathered.zero_ns))
-            })
-            .max()
-            .unwrap_or(asked[1]);
-        let witnessed: Vec<String> = [
-            ("listener refused", fault.listener_refused),
-            ("held connection cut", fault.held_cut),
-            ("gone", fault.gone),
-            ("cleared", fault.cleared),
-        ]
-        .into_iter()
-        .filter_map(|(word, span)| {
-            let [from, to] = seen(span)?;
-            Some(format!(
-                "{word} {}",
-                super::figures::after(from.saturating_sub(asked[1]), to.saturating_sub(asked[0]))
-            ))
-        })
-        .collect();
-        let name = model::fault_name(fault);
-        let words = format!(
-            "fault {}: {name}, asked for at {}{}{}",
-            fault.id,
-            super::figures::seconds(asked[0]),
-            if witnessed.is_empty() { "" } else { "; " },
-            witnessed.join(", ")
-        );
-        Some(json!({
-            "id": fault.id,
-            "name": format!("{} {name}", fault.id),
-            "words": words,
-            "asked": asked,
-            "refused": seen(fault.listener_refused),
-            "cut": seen(fault.held_cut),
-            "gone": seen(fault.gone),
-            "cleared": seen(fault.cleared),
-            "settled_ns": settled,
-            "is_lasting": fault.scope == FaultScope::Backend && fault.step != "drain",
-        }))
     }
 }

@@ -286,10 +286,18 @@ class Page {
         entries.push([words, { bits: bit, cause: -1, backend: NO_BACKEND }]);
       }
     }
+    if (this.data.run.views.length > 0) {
+      entries.push(["▾ beside a target: what the proxy itself says of its backends changes", null]);
+    }
     const list = document.getElementById("legend");
     list.replaceChildren();
     for (const [words, cell] of entries) {
       const item = document.createElement("li");
+      if (cell === null) {
+        item.append(words);
+        list.appendChild(item);
+        continue;
+      }
       const swatch = document.createElement("canvas");
       swatch.width = 22;
       swatch.height = 12;

@@ -259,6 +259,7 @@ class Timeline extends Plot {
     for (const place of this.places) {
       if (place.title !== undefined) {
         this.add("text", { x: 2, y: place.y + 12, class: "strong" }, shorten(place.title, 30));
+        this.drawViews(colours, place);
         continue;
       }
       this.add("text", { x: LEFT - 8, y: place.y + Math.min(place.height, 22) / 2 + 4, "text-anchor": "end" },
@@ -331,6 +332,33 @@ class Timeline extends Plot {
     }
   }
 
+  /** What the proxy itself believed of its backends: a mark when it changed. */
+  drawViews(colours, place) {
+    for (const view of this.data.run.views) {
+      const x = this.x(view.ns);
+      if (view.target === place.title && x >= LEFT && x <= this.right) {
+        this.context.fillStyle = colours.ink;
+        this.context.beginPath();
+        this.context.moveTo(x, place.y + 14);
+        this.context.lineTo(x - 4, place.y + 6);
+        this.context.lineTo(x + 4, place.y + 6);
+        this.context.fill();
+      }
+    }
+  }
+
+  /** The proxy's own views near a place, in words. */
+  tellViews(x, y) {
+    const place = this.places.find((p) => p.title !== undefined && y >= p.y && y < p.y + 18);
+    if (!place) {
+      return null;
+    }
+    const near = this.data.run.views.filter((view) =>
+      view.target === place.title && Math.abs(this.x(view.ns) - x) <= 6);
+    return near.length === 0 ? null : near.map((view) =>
+      seconds(view.ns) + afterFault(this.data, view.ns, 0) + "\n" + view.text).join("\n");
+  }
+
   drawChosen() {
     if (!this.chosen) {
       return;
@@ -355,7 +383,10 @@ class Timeline extends Plot {
   /** What is there to be said of a place: a single sample if one is near. */
   tell(x, y) {
     const found = this.stripAt(y);
-    if (!found || x < LEFT || x > this.right) {
+    if (!found) {
+      return this.tellViews(x, y);
+    }
+    if (x < LEFT || x > this.right) {
       return null;
     }
     const ones = this.data.ones;
