@@ -7,15 +7,22 @@
 //! Errors name file, line and key. The offending line is never quoted: it might
 //! hold what somebody took for the right place for a password.
 
-use std::fmt;
+mod error;
+mod file;
+mod target;
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use gapscope_proto::ids::{AgentId, TargetName};
+use gapscope_proto::ids::AgentId;
 use gapscope_proto::small_file;
-use serde::Deserialize;
-use serde_spanned::Spanned;
 
+pub use gapscope_proto::secret::Secret;
+
+pub use self::error::ConfigError;
+pub use self::target::Target;
+use self::target::{split_address, target_from_flag};
 use crate::probe::identity::check_expression;
 
 /// Where an aggregator listens unless told otherwise.
@@ -26,65 +33,6 @@ pub const DEFAULT_AGGREGATOR: &str = "http://127.0.0.1:7350";
 pub const DEFAULT_MAX_CONNECTS_PER_SECOND: u32 = 500;
 /// Bytes a spool may take unless told otherwise.
 pub const DEFAULT_SPOOL_MAX_BYTES: u64 = 1 << 30;
-
-/// A password. Never printed.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Wraps it.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    /// The text itself, for the driver alone.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
-/// One endpoint that can be probed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    /// Its name in plans and reports.
-    pub name: TargetName,
-    /// Host name or address, without brackets.
-    pub host: String,
-    /// TCP port.
-    pub port: u16,
-    /// Who logs in.
-    pub user: String,
-    /// With which password.
-    pub password: Secret,
-    /// Default database, if any.
-    pub database: Option<String>,
-    /// SQL expression that says which backend answers.
-    pub identity: Option<String>,
-    /// The guard: more new connections a second are not made.
-    pub max_connects_per_second: u32,
-}
-
-impl Target {
-    /// `host:port`, as configured.
-    pub fn address(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
-    }
-}
 
 /// Everything the agent was told, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,54 +68,6 @@ pub struct Flags {
     pub spool_max_bytes: Option<u64>,
 }
 
-/// Why a configuration is of no use.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct ConfigError {
-    /// What is wrong, and where.
-    pub message: String,
-    /// What to do about it.
-    pub hint: Option<String>,
-}
-
-impl ConfigError {
-    fn new(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            hint: None,
-        }
-    }
-
-    fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    agent_id: Option<Spanned<String>>,
-    aggregator: Option<Spanned<String>>,
-    data: Option<PathBuf>,
-    spool_max_bytes: Option<u64>,
-    #[serde(default)]
-    target: Vec<Spanned<FileTarget>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileTarget {
-    name: Spanned<String>,
-    address: Spanned<String>,
-    user: String,
-    password_env: Option<Spanned<String>>,
-    password_file: Option<Spanned<PathBuf>>,
-    database: Option<String>,
-    identity: Option<Spanned<String>>,
-    max_connects_per_second: Option<Spanned<u32>>,
-}
-
 /// Where secrets come from; a test passes its own.
 pub trait Sources {
     /// The value of an environment variable.
@@ -192,23 +92,10 @@ impl Sources for SystemSources {
 
 /// Puts flags, file and defaults together.
 pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigError> {
-    let file = match &flags.config {
-        None => None,
-        Some(path) => {
-            let shown = path.display().to_string();
-            let text = sources.file(path).map_err(|why| {
-                ConfigError::new(format!("cannot read the configuration `{shown}`: {why}"))
-            })?;
-            Some(parse(&text, &shown)?.resolve(&text, &shown, path, sources)?)
-        }
+    let mut config = match &flags.config {
+        None => file::Partial::default(),
+        Some(path) => file::read(path, sources)?,
     };
-    let mut config = file.unwrap_or_else(|| Partial {
-        agent_id: None,
-        aggregator: None,
-        data: None,
-        spool_max_bytes: None,
-        targets: Vec::new(),
-    });
     if let Some(expression) = &flags.identity {
         check_expression(expression)
             .map_err(|why| ConfigError::new(format!("--identity: {why}")))?;
@@ -258,223 +145,6 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
     })
 }
 
-#[derive(Debug)]
-struct Partial {
-    agent_id: Option<AgentId>,
-    aggregator: Option<String>,
-    data: Option<PathBuf>,
-    spool_max_bytes: Option<u64>,
-    targets: Vec<Target>,
-}
-
-fn line_of(text: &str, at: usize) -> usize {
-    text.as_bytes()[..at.min(text.len())]
-        .iter()
-        .filter(|b| **b == b'\n')
-        .count()
-        + 1
-}
-
-fn parse(text: &str, shown: &str) -> Result<File, ConfigError> {
-    toml::from_str(text).map_err(|error| {
-        let place = error
-            .span()
-            .map_or_else(|| shown.to_owned(), |span| format!("{shown}:{}", line_of(text, span.start)));
-        let wrong = ConfigError::new(format!("{place}: {}", error.message()));
-        if error.message().contains("`password`") {
-            wrong.hint("a password is not written here: name where it is with password_env or password_file")
-        } else {
-            wrong
-        }
-    })
-}
-
-impl File {
-    fn resolve(
-        self,
-        text: &str,
-        shown: &str,
-        path: &Path,
-        sources: &impl Sources,
-    ) -> Result<Partial, ConfigError> {
-        let at = |span: std::ops::Range<usize>, key: &str, why: &dyn fmt::Display| {
-            ConfigError::new(format!(
-                "{shown}:{}: key `{key}`: {why}",
-                line_of(text, span.start)
-            ))
-        };
-        let agent_id = self
-            .agent_id
-            .map(|id| {
-                id.get_ref()
-                    .parse::<AgentId>()
-                    .map_err(|error| at(id.span(), "agent_id", &error))
-            })
-            .transpose()?;
-        let aggregator = self
-            .aggregator
-            .map(|url| {
-                aggregator_url(url.get_ref()).map_err(|error| at(url.span(), "aggregator", &error))
-            })
-            .transpose()?;
-        let mut targets = Vec::new();
-        for spanned in self.target {
-            let whole = spanned.span();
-            let target = spanned.into_inner();
-            let name: TargetName = target
-                .name
-                .get_ref()
-                .parse()
-                .map_err(|error| at(target.name.span(), "name", &error))?;
-            let (host, port) = split_address(target.address.get_ref())
-                .map_err(|why| at(target.address.span(), "address", &why))?;
-            let password = match (&target.password_env, &target.password_file) {
-                (Some(_), Some(_)) => {
-                    return Err(at(
-                        whole,
-                        "password_file",
-                        &"give either password_env or password_file, not both",
-                    ));
-                }
-                (Some(variable), None) => {
-                    Secret::new(sources.env(variable.get_ref()).ok_or_else(|| {
-                        at(
-                            variable.span(),
-                            "password_env",
-                            &format!(
-                                "the environment variable `{}` (password of target `{name}`) is not set",
-                                variable.get_ref()
-                            ),
-                        )
-                    })?)
-                }
-                (None, Some(file)) => {
-                    let resolved = path
-                        .parent()
-                        .unwrap_or(Path::new("."))
-                        .join(file.get_ref());
-                    let read = sources.file(&resolved).map_err(|why| {
-                        at(
-                            file.span(),
-                            "password_file",
-                            &format!("cannot read `{}`: {why}", resolved.display()),
-                        )
-                    })?;
-                    Secret::new(read.strip_suffix('\n').map_or(read.as_str(), |t| {
-                        t.strip_suffix('\r').unwrap_or(t)
-                    }))
-                }
-                (None, None) => Secret::default(),
-            };
-            let max_connects_per_second = match target.max_connects_per_second {
-                None => DEFAULT_MAX_CONNECTS_PER_SECOND,
-                Some(rate) if *rate.get_ref() == 0 => {
-                    return Err(at(
-                        rate.span(),
-                        "max_connects_per_second",
-                        &"0 would never connect; at least 1 is needed",
-                    ));
-                }
-                Some(rate) => rate.into_inner(),
-            };
-            let identity = match target.identity {
-                None => None,
-                Some(expression) => {
-                    check_expression(expression.get_ref())
-                        .map_err(|why| at(expression.span(), "identity", &why))?;
-                    Some(expression.into_inner())
-                }
-            };
-            targets.push(Target {
-                name,
-                host,
-                port,
-                user: target.user,
-                password,
-                database: target.database,
-                identity,
-                max_connects_per_second,
-            });
-        }
-        Ok(Partial {
-            agent_id,
-            aggregator,
-            data: self.data,
-            spool_max_bytes: self.spool_max_bytes,
-            targets,
-        })
-    }
-}
-
-fn split_address(text: &str) -> Result<(String, u16), String> {
-    let wrong = || format!("`{text}` is not HOST:PORT (an IPv6 address stands in brackets)");
-    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-    let port = u16::from_str(port).map_err(|_| wrong())?;
-    let host = match host.strip_prefix('[') {
-        Some(inner) => inner.strip_suffix(']').ok_or_else(wrong)?,
-        None if host.contains(':') => return Err(wrong()),
-        None => host,
-    };
-    if host.is_empty() || port == 0 {
-        return Err(wrong());
-    }
-    Ok((host.to_owned(), port))
-}
-
-fn target_from_flag(text: &str, sources: &impl Sources) -> Result<Target, ConfigError> {
-    let wrong = |why: &str| {
-        // The text is not quoted: somebody may have put a password into it.
-        ConfigError::new(format!("--target: {why}")).hint(
-            "write NAME=USER@HOST:PORT[/DB]; the password comes from GAPSCOPE_PASSWORD_<NAME>, \
-             GAPSCOPE_PASSWORD or, with --config, from password_env or password_file",
-        )
-    };
-    let (name, rest) = text
-        .split_once('=')
-        .ok_or_else(|| wrong("there is no `=` behind the name"))?;
-    let name: TargetName = name.parse().map_err(|error| wrong(&format!("{error}")))?;
-    let (user, rest) = rest
-        .rsplit_once('@')
-        .ok_or_else(|| wrong(&format!("target `{name}` has no USER@")))?;
-    if user.contains(':') {
-        return Err(wrong(&format!(
-            "target `{name}` has a `:` in the user: a password is never taken from a flag"
-        )));
-    }
-    let (address, database) = match rest.split_once('/') {
-        Some((address, database)) if !database.is_empty() => (address, Some(database.to_owned())),
-        Some((address, _)) => (address, None),
-        None => (rest, None),
-    };
-    let (host, port) =
-        split_address(address).map_err(|why| wrong(&format!("target `{name}`: {why}")))?;
-    let variable: String = name
-        .as_str()
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() {
-                c.to_ascii_uppercase()
-            } else {
-                '_'
-            }
-        })
-        .collect();
-    let password = sources
-        .env(&format!("GAPSCOPE_PASSWORD_{variable}"))
-        .or_else(|| sources.env("GAPSCOPE_PASSWORD"))
-        .unwrap_or_default();
-    Ok(Target {
-        name,
-        host,
-        port,
-        user: user.to_owned(),
-        password: Secret::new(password),
-        database,
-        identity: None,
-        max_connects_per_second: DEFAULT_MAX_CONNECTS_PER_SECOND,
-    })
-}
-
 fn aggregator_url(text: &str) -> Result<String, ConfigError> {
     let wrong = |why: &str| {
         ConfigError::new(format!("the aggregator's URL `{text}` {why}"))
@@ -507,142 +177,4 @@ fn default_agent_id() -> AgentId {
         text = format!("agent{text}").chars().take(64).collect();
     }
     text.parse().expect("made of allowed characters only")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashMap;
-
-    #[derive(Default)]
-    struct Fake {
-        env: HashMap<&'static str, &'static str>,
-        files: HashMap<PathBuf, &'static str>,
-    }
-
-    impl Sources for Fake {
-        fn env(&self, name: &str) -> Option<String> {
-            self.env.get(name).map(|v| (*v).to_owned())
-        }
-        fn file(&self, path: &Path) -> Result<String, String> {
-            self.files
-                .get(path)
-                .map(|t| (*t).to_owned())
-                .ok_or_else(|| "No such file".to_owned())
-        }
-    }
-
-    fn with_file(text: &'static str) -> Result<Config, ConfigError> {
-        let mut fake = Fake::default();
-        fake.env.insert("PW", "s3cret");
-        fake.files.insert("c/agent.toml".into(), text);
-        fake.files.insert("c/pw".into(), "from-file\n");
-        let flags = Flags {
-            config: Some("c/agent.toml".into()),
-            ..Flags::default()
-        };
-        resolve(&flags, &fake)
-    }
-
-    #[track_caller]
-    fn check_error(text: &'static str, parts: &[&str]) {
-        let error = with_file(text).expect_err("must not be accepted");
-        let shown = format!("{} {}", error.message, error.hint.unwrap_or_default());
-        for part in parts {
-            assert!(shown.contains(part), "{part:?} is not in {shown:?}");
-        }
-    }
-
-    #[test]
-    fn a_file_gives_targets_and_secrets() {
-        let config = with_file(
-            r#"
-agent_id = "east-1"
-aggregator = "10.0.0.9:7350"
-[[target]]
-name = "haproxy"
-address = "db.example:6033"
-user = "probe"
-password_env = "PW"
-identity = "@@hostname"
-max_connects_per_second = 7
-[[target]]
-name = "direct"
-address = "[::1]:3306"
-user = "probe"
-password_file = "pw"
-database = "shop"
-"#,
-        )
-        .expect("valid");
-        assert_eq!(config.agent_id.as_str(), "east-1");
-        assert_eq!(config.aggregator, "http://10.0.0.9:7350");
-        assert_eq!(config.targets[0].password, Secret::new("s3cret"));
-        assert_eq!(config.targets[0].max_connects_per_second, 7);
-        assert_eq!(config.targets[1].password, Secret::new("from-file"));
-        assert_eq!(config.targets[1].host, "::1");
-        assert_eq!(config.targets[1].address(), "[::1]:3306");
-        let shown = format!("{config:?}");
-        assert!(
-            !shown.contains("s3cret") && !shown.contains("from-file"),
-            "{shown}"
-        );
-    }
-
-    #[test]
-    fn errors_name_line_and_key() {
-        check_error("\nagent_id = \"../x\"\n", &["agent.toml:2", "`agent_id`"]);
-        check_error(
-            "[[target]]\nname=\"a\"\nadress=\"x:1\"\n",
-            &["agent.toml:3", "`adress`", "`address`", "`password_env`"],
-        );
-        check_error(
-            "[[target]]\nname=\"a\"\naddress=\"x\"\nuser=\"u\"\n",
-            &["agent.toml:3", "`address`", "HOST:PORT"],
-        );
-        check_error(
-            "[[target]]\nname=\"a\"\naddress=\"x:1\"\nuser=\"u\"\npassword_env=\"NOPE\"\n",
-            &["agent.toml:5", "`NOPE`", "not set"],
-        );
-        check_error(
-            "[[target]]\nname=\"a\"\naddress=\"x:1\"\nuser=\"u\"\n[[target]]\nname=\"a\"\naddress=\"x:2\"\nuser=\"u\"\n",
-            &["`a` is given twice"],
-        );
-    }
-
-    #[test]
-    fn a_password_in_the_file_is_refused_without_being_shown() {
-        let error = with_file(
-            "[[target]]\nname=\"a\"\naddress=\"x:1\"\nuser=\"u\"\npassword=\"hunter2\"\n",
-        )
-        .expect_err("must not be accepted");
-        let shown = format!("{error:?}");
-        assert!(shown.contains("password_env"), "{shown}");
-        assert!(!shown.contains("hunter2"), "{shown}");
-    }
-
-    #[test]
-    fn flags_give_targets() {
-        let mut fake = Fake::default();
-        fake.env.insert("GAPSCOPE_PASSWORD_PROXY_1", "one");
-        let flags = Flags {
-            targets: vec!["proxy-1=probe@127.0.0.1:6033/shop".into()],
-            identity: Some("@@port".into()),
-            ..Flags::default()
-        };
-        let config = resolve(&flags, &fake).expect("valid");
-        let target = &config.targets[0];
-        assert_eq!(target.address(), "127.0.0.1:6033");
-        assert_eq!(target.database.as_deref(), Some("shop"));
-        assert_eq!(target.identity.as_deref(), Some("@@port"));
-        assert_eq!(target.password, Secret::new("one"));
-        for bad in ["x", "x=h:1", "x=u@h", "x=u:pw@h:1", "=u@h:1"] {
-            let flags = Flags {
-                targets: vec![bad.into()],
-                ..Flags::default()
-            };
-            let error = resolve(&flags, &fake).expect_err(bad);
-            assert!(!format!("{error:?}").contains("pw@"), "{error:?}");
-        }
-    }
 }

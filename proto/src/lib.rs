@@ -13,6 +13,7 @@ pub mod host;
 pub mod ids;
 pub mod plan;
 pub mod sample;
+pub mod secret;
 pub mod small_file;
 pub mod time;
 pub mod wire;

@@ -1,0 +1,90 @@
+//! The configuration file, line by line.
+
+use std::path::{Path, PathBuf};
+
+use gapscope_proto::ids::AgentId;
+use serde::Deserialize;
+use serde_spanned::Spanned;
+
+use super::error::{ConfigError, Place};
+use super::target::{FileTarget, Target};
+use super::{Sources, aggregator_url};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    agent_id: Option<Spanned<String>>,
+    aggregator: Option<Spanned<String>>,
+    data: Option<PathBuf>,
+    spool_max_bytes: Option<u64>,
+    #[serde(default)]
+    target: Vec<Spanned<FileTarget>>,
+}
+
+/// What a file says; flags and defaults fill the rest.
+#[derive(Debug, Default)]
+pub(super) struct Partial {
+    pub(super) agent_id: Option<AgentId>,
+    pub(super) aggregator: Option<String>,
+    pub(super) data: Option<PathBuf>,
+    pub(super) spool_max_bytes: Option<u64>,
+    pub(super) targets: Vec<Target>,
+}
+
+/// Reads and checks the file at `path`.
+pub(super) fn read(path: &Path, sources: &impl Sources) -> Result<Partial, ConfigError> {
+    let text = sources.file(path).map_err(|why| {
+        ConfigError::new(format!(
+            "cannot read the configuration `{}`: {why}",
+            path.display()
+        ))
+    })?;
+    let place = Place { text: &text, path };
+    parse(place)?.resolve(place, sources)
+}
+
+fn parse(place: Place<'_>) -> Result<File, ConfigError> {
+    toml::from_str(place.text).map_err(|error| {
+        let line = error
+            .span()
+            .map_or_else(|| place.path.display().to_string(), |span| place.line(span));
+        let wrong = ConfigError::new(format!("{line}: {}", error.message()));
+        if error.message().contains("`password`") {
+            wrong.hint("a password is not written here: name where it is with password_env or password_file")
+        } else {
+            wrong
+        }
+    })
+}
+
+impl File {
+    fn resolve(self, place: Place<'_>, sources: &impl Sources) -> Result<Partial, ConfigError> {
+        let agent_id = self
+            .agent_id
+            .map(|id| {
+                id.get_ref()
+                    .parse::<AgentId>()
+                    .map_err(|error| place.at(id.span(), "agent_id", &error))
+            })
+            .transpose()?;
+        let aggregator = self
+            .aggregator
+            .map(|url| {
+                aggregator_url(url.get_ref())
+                    .map_err(|error| place.at(url.span(), "aggregator", &error))
+            })
+            .transpose()?;
+        let mut targets = Vec::new();
+        for spanned in self.target {
+            let whole = spanned.span();
+            targets.push(spanned.into_inner().resolve(whole, place, sources)?);
+        }
+        Ok(Partial {
+            agent_id,
+            aggregator,
+            data: self.data,
+            spool_max_bytes: self.spool_max_bytes,
+            targets,
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! Tables over whole configurations.
+
+use std::collections::HashMap;
+
+use super::*;
+
+#[derive(Default)]
+struct Fake {
+    env: HashMap<&'static str, &'static str>,
+    files: HashMap<PathBuf, &'static str>,
+}
+
+impl Sources for Fake {
+    fn env(&self, name: &str) -> Option<String> {
+        self.env.get(name).map(|v| (*v).to_owned())
+    }
+    fn file(&self, path: &Path) -> Result<String, String> {
+        self.files
+            .get(path)
+            .map(|t| (*t).to_owned())
+            .ok_or_else(|| "No such file".to_owned())
+    }
+}
+
+fn with_file(text: &'static str) -> Result<Config, ConfigError> {
+    let mut fake = Fake::default();
+    fake.env.insert("PW", "s3cret");
+    fake.files.insert("c/agent.toml".into(), text);
+    fake.files.insert("c/pw".into(), "from-file\n");
+    let flags = Flags {
+        config: Some("c/agent.toml".into()),
+        ..Flags::default()
+    };
+    resolve(&flags, &fake)
+}
+
+#[track_caller]
+fn check_error(text: &'static str, parts: &[&str]) {
+    let error = with_file(text).expect_err("must not be accepted");
+    let shown = format!("{} {}", error.message, error.hint.unwrap_or_default());
+    for part in parts {
+        assert!(shown.contains(part), "{part:?} is not in {shown:?}");
+    }
+}
+
+#[test]
+fn a_file_gives_targets_and_secrets() {
+    let config = with_file(
+        r#"
+agent_id = "east-1"
+aggregator = "10.0.0.9:7350"
+[[target]]
+name = "haproxy"
+address = "db.example:6033"
+user = "probe"
+password_env = "PW"
+identity = "@@hostname"
+max_connects_per_second = 7
+[[target]]
+name = "direct"
+address = "[::1]:3306"
+user = "probe"
+password_file = "pw"
+database = "shop"
+"#,
+    )
+    .expect("valid");
+    assert_eq!(config.agent_id.as_str(), "east-1");
+    assert_eq!(config.aggregator, "http://10.0.0.9:7350");
+    assert_eq!(config.targets[0].password, Secret::new("s3cret"));
+    assert_eq!(config.targets[0].max_connects_per_second, 7);
+    assert_eq!(config.targets[1].password, Secret::new("from-file"));
+    assert_eq!(config.targets[1].host, "::1");
+    assert_eq!(config.targets[1].address(), "[::1]:3306");
+    let shown = format!("{config:?}");
+    assert!(
+        !shown.contains("s3cret") && !shown.contains("from-file"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn errors_name_line_and_key() {
+    check_error("\nagent_id = \"../x\"\n", &["agent.toml:2", "`agent_id`"]);
+    check_error(
+        "[[target]]\nname=\"a\"\nadress=\"x:1\"\n",
+        &["agent.toml:3", "`adress`", "`address`", "`password_env`"],
+    );
+    check_error(
+        "[[target]]\nname=\"a\"\naddress=\"x\"\nuser=\"u\"\n",
+        &["agent.toml:3", "`address`", "HOST:PORT"],
+    );
+    check_error(
+        "[[target]]\nname=\"a\"\naddress=\"x:1\"\nuser=\"u\"\npassword_env=\"NOPE\"\n",
+        &["agent.toml:5", "`NOPE`", "not set"],
+    );
+    check_error(
+        "[[target]]\nname=\"a\"\naddress=\"x:1\"\nuser=\"u\"\n[[target]]\nname=\"a\"\naddress=\"x:2\"\nuser=\"u\"\n",
+        &["`a` is given twice"],
+    );
+}
+
+#[test]
+fn a_password_in_the_file_is_refused_without_being_shown() {
+    let error =
+        with_file("[[target]]\nname=\"a\"\naddress=\"x:1\"\nuser=\"u\"\npassword=\"hunter2\"\n")
+            .expect_err("must not be accepted");
+    let shown = format!("{error:?}");
+    assert!(shown.contains("password_env"), "{shown}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn flags_give_targets() {
+    let mut fake = Fake::default();
+    fake.env.insert("GAPSCOPE_PASSWORD_PROXY_1", "one");
+    let flags = Flags {
+        targets: vec!["proxy-1=probe@127.0.0.1:6033/shop".into()],
+        identity: Some("@@port".into()),
+        ..Flags::default()
+    };
+    let config = resolve(&flags, &fake).expect("valid");
+    let target = &config.targets[0];
+    assert_eq!(target.address(), "127.0.0.1:6033");
+    assert_eq!(target.database.as_deref(), Some("shop"));
+    assert_eq!(target.identity.as_deref(), Some("@@port"));
+    assert_eq!(target.password, Secret::new("one"));
+    for bad in ["x", "x=h:1", "x=u@h", "x=u:pw@h:1", "=u@h:1"] {
+        let flags = Flags {
+            targets: vec![bad.into()],
+            ..Flags::default()
+        };
+        let error = resolve(&flags, &fake).expect_err(bad);
+        assert!(!format!("{error:?}").contains("pw@"), "{error:?}");
+    }
+}
