@@ -24,7 +24,7 @@ pub mod output;
 pub mod report;
 pub mod server;
 pub mod store;
-pub mod utc;
+pub use gapscope_proto::utc;
 
 /// Runs the program with these arguments (the program's name first).
 pub fn main_from<I: IntoIterator<Item = OsString>>(args: I) -> ExitCode {
