@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 use gapscope_proto::clock::{Clock, SystemClock};
+use gapscope_proto::tls::ClientFiles;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Flags, SystemSources};
@@ -63,6 +64,8 @@ struct Run {
     /// The aggregator [default: http://127.0.0.1:7350]
     #[arg(long, value_name = "URL")]
     aggregator: Option<String>,
+    #[command(flatten)]
+    security: Security,
     /// Name of this agent [default: the host's name]
     #[arg(long, value_name = "ID")]
     agent_id: Option<String>,
@@ -75,6 +78,22 @@ struct Run {
     /// End when the parent process ends
     #[arg(long)]
     die_with_parent: bool,
+}
+
+#[derive(Debug, Args)]
+struct Security {
+    /// Certificate of the CA by which the aggregator is known (https://)
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    ca: Option<PathBuf>,
+    /// This agent's certificate
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    key: Option<PathBuf>,
+    /// File with this agent's bearer token
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    token_file: Option<PathBuf>,
 }
 
 /// Why a command failed.
@@ -157,6 +176,12 @@ fn perform_run(run: Run) -> Result<(), Failure> {
     }
     let mut flags = flags_of(run.targets);
     flags.aggregator = run.aggregator;
+    flags.security = ClientFiles {
+        ca: run.security.ca,
+        cert: run.security.cert,
+        key: run.security.key,
+        token: run.security.token_file,
+    };
     flags.agent_id = run.agent_id;
     flags.data = run.data;
     flags.spool_max_bytes = run.spool_max_bytes;
@@ -191,6 +216,9 @@ fn perform_run(run: Run) -> Result<(), Failure> {
 
 fn failure_of(error: &agent::StartError, config: &config::Config) -> Failure {
     let mut failure = Failure::new(error.to_string());
+    if let agent::StartError::Security(trouble) = error {
+        failure.hint.clone_from(&trouble.hint);
+    }
     if let agent::StartError::Spool(crate::spool::SpoolError::InUse(_)) = error {
         failure.hint = Some(format!(
             "stop the other agent, or give this one another --agent-id (it is `{}`) or --data",

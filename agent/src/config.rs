@@ -17,12 +17,14 @@ use std::path::{Path, PathBuf};
 
 use gapscope_proto::ids::AgentId;
 use gapscope_proto::small_file;
+use gapscope_proto::tls::ClientFiles;
+use gapscope_proto::tls::dial::Address;
 
 pub use gapscope_proto::secret::Secret;
 
 pub use self::error::ConfigError;
 pub use self::target::Target;
-use self::target::{split_address, target_from_flag};
+use self::target::target_from_flag;
 use crate::probe::identity::check_expression;
 
 /// Where an aggregator listens unless told otherwise.
@@ -41,6 +43,8 @@ pub struct Config {
     pub agent_id: AgentId,
     /// URL of the aggregator.
     pub aggregator: String,
+    /// By what it is known, and by what it knows this agent.
+    pub security: ClientFiles,
     /// Folder under which the spool lives.
     pub data: PathBuf,
     /// Bytes the spool may take.
@@ -60,6 +64,8 @@ pub struct Flags {
     pub identity: Option<String>,
     /// `--aggregator`
     pub aggregator: Option<String>,
+    /// `--ca`, `--cert`, `--key`, `--token-file`
+    pub security: ClientFiles,
     /// `--agent-id`
     pub agent_id: Option<String>,
     /// `--data`
@@ -131,6 +137,12 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
     Ok(Config {
         agent_id: agent_id.unwrap_or_else(default_agent_id),
         aggregator: aggregator_url(&aggregator)?,
+        security: ClientFiles {
+            ca: flags.security.ca.clone().or(config.security.ca),
+            cert: flags.security.cert.clone().or(config.security.cert),
+            key: flags.security.key.clone().or(config.security.key),
+            token: flags.security.token.clone().or(config.security.token),
+        },
         data: flags
             .data
             .clone()
@@ -146,17 +158,18 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
 }
 
 fn aggregator_url(text: &str) -> Result<String, ConfigError> {
-    let wrong = |why: &str| {
-        ConfigError::new(format!("the aggregator's URL `{text}` {why}"))
-            .hint(format!("write it as {DEFAULT_AGGREGATOR}"))
+    let url = if text.contains("://") {
+        text.to_owned()
+    } else {
+        format!("http://{text}")
     };
-    if text.starts_with("https://") {
-        return Err(wrong("asks for TLS, which this build does not speak yet"));
+    match Address::parse(&url) {
+        Ok(_) => Ok(url.strip_suffix('/').unwrap_or(&url).to_owned()),
+        Err(trouble) => Err(ConfigError {
+            message: trouble.what,
+            hint: trouble.hint,
+        }),
     }
-    let address = text.strip_prefix("http://").unwrap_or(text);
-    let address = address.strip_suffix('/').unwrap_or(address);
-    split_address(address).map_err(|_| wrong("is not http://HOST:PORT"))?;
-    Ok(format!("http://{address}"))
 }
 
 /// The host's name, with what a name may not have replaced.

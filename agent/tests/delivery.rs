@@ -24,6 +24,7 @@ fn config(url: &str, data: &Path, server: &Server) -> Config {
     Config {
         agent_id: "agent-1".parse().expect("an id"),
         aggregator: url.to_owned(),
+        security: Default::default(),
         data: data.to_owned(),
         spool_max_bytes: 1 << 30,
         targets: vec![Target {

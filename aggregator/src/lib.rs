@@ -1,7 +1,7 @@
 //! Takes in samples, stores them, aligns the clocks, computes what the clients
 //! saw, reports.
 //!
-//! `ingest` and `control` are the server, `store` is the run folder that it
+//! `listen` and `auth` decide who gets to the server, `ingest` and `control` are it, `store` is the run folder that it
 //! writes and everything else reads. `import` fills such a folder from what
 //! other programs measured. `align` relates clocks, `analyse` computes, `report`
 //! renders.
@@ -13,6 +13,8 @@ use clap::Parser;
 
 pub mod align;
 pub mod analyse;
+pub mod auth;
+pub mod certs;
 pub mod cli;
 pub mod commands;
 pub mod control;
@@ -20,6 +22,7 @@ pub mod duration;
 pub mod exit;
 pub mod import;
 pub mod ingest;
+pub mod listen;
 pub mod output;
 pub mod report;
 pub mod server;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gapscope_proto::ids::AgentId;
+use gapscope_proto::tls::ClientFiles;
 use serde::Deserialize;
 use serde_spanned::Spanned;
 
@@ -17,8 +18,19 @@ struct File {
     aggregator: Option<Spanned<String>>,
     data: Option<PathBuf>,
     spool_max_bytes: Option<u64>,
+    token_file: Option<PathBuf>,
+    #[serde(default)]
+    tls: FileTls,
     #[serde(default)]
     target: Vec<Spanned<FileTarget>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileTls {
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
 }
 
 /// What a file says; flags and defaults fill the rest.
@@ -26,6 +38,7 @@ struct File {
 pub(super) struct Partial {
     pub(super) agent_id: Option<AgentId>,
     pub(super) aggregator: Option<String>,
+    pub(super) security: ClientFiles,
     pub(super) data: Option<PathBuf>,
     pub(super) spool_max_bytes: Option<u64>,
     pub(super) targets: Vec<Target>,
@@ -82,6 +95,12 @@ impl File {
         Ok(Partial {
             agent_id,
             aggregator,
+            security: ClientFiles {
+                ca: self.tls.ca.map(|file| place.beside(&file)),
+                cert: self.tls.cert.map(|file| place.beside(&file)),
+                key: self.tls.key.map(|file| place.beside(&file)),
+                token: self.token_file.map(|file| place.beside(&file)),
+            },
             data: self.data,
             spool_max_bytes: self.spool_max_bytes,
             targets,

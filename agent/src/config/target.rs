@@ -138,7 +138,7 @@ impl FileTarget {
     }
 }
 
-pub(super) fn split_address(text: &str) -> Result<(String, u16), String> {
+fn split_address(text: &str) -> Result<(String, u16), String> {
     let wrong = || format!("`{text}` is not HOST:PORT (an IPv6 address stands in brackets)");
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let port = u16::from_str(port).map_err(|_| wrong())?;

@@ -80,6 +80,45 @@ database = "shop"
 }
 
 #[test]
+fn what_secures_the_connection_stands_beside_the_file_and_flags_win() {
+    let text = r#"
+aggregator = "https://db.example:7350/"
+token_file = "token"
+[tls]
+ca = "/etc/ca.pem"
+cert = "agent.pem"
+key = "agent.key"
+"#;
+    let config = with_file(text).expect("valid");
+    assert_eq!(config.aggregator, "https://db.example:7350");
+    let files = ClientFiles {
+        ca: Some("/etc/ca.pem".into()),
+        cert: Some("c/agent.pem".into()),
+        key: Some("c/agent.key".into()),
+        token: Some("c/token".into()),
+    };
+    assert_eq!(config.security, files);
+    let mut fake = Fake::default();
+    fake.files.insert("c/agent.toml".into(), text);
+    let flags = Flags {
+        config: Some("c/agent.toml".into()),
+        security: ClientFiles {
+            ca: Some("other.pem".into()),
+            ..ClientFiles::default()
+        },
+        ..Flags::default()
+    };
+    let config = resolve(&flags, &fake).expect("valid");
+    assert_eq!(config.security.ca, Some("other.pem".into()));
+    assert_eq!(config.security.cert, files.cert);
+    check_error("[tls]\npassword = \"x\"\n", &["agent.toml:2", "`password`"]);
+    check_error(
+        "aggregator = \"ftp://x:1\"\n",
+        &["agent.toml:1", "no http://"],
+    );
+}
+
+#[test]
 fn errors_name_line_and_key() {
     check_error("\nagent_id = \"../x\"\n", &["agent.toml:2", "`agent_id`"]);
     check_error(

@@ -4,6 +4,7 @@ use crate::cli::Command;
 use crate::exit::Exit;
 
 pub mod agents;
+pub mod certs;
 pub mod client;
 pub mod clock;
 pub mod import;
@@ -13,6 +14,7 @@ pub mod runs;
 pub mod serve;
 pub mod start;
 pub mod stop;
+pub mod tokens;
 
 /// Carries out a subcommand.
 ///
@@ -29,5 +31,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<Exit> {
         Command::Clock(args) => clock::run(args),
         Command::Report(args) => report::run(args),
         Command::Import(args) => import::run(args),
+        Command::Certs(command) => certs::run(command),
+        Command::Tokens(command) => tokens::run(command),
     }
 }

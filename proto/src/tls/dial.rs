@@ -335,9 +335,13 @@ impl Changes {
     /// The next one; never, if there is nothing that could change.
     pub async fn next(&mut self) {
         async fn one<T>(changes: &mut Option<watch::Receiver<T>>) {
-            match changes {
-                Some(changes) if changes.changed().await.is_ok() => {}
-                _ => std::future::pending().await,
+            // Without a file, or at the very end, nothing changes any more.
+            let changed = match changes {
+                Some(changes) => changes.changed().await.is_ok(),
+                None => false,
+            };
+            if !changed {
+                std::future::pending::<()>().await;
             }
         }
         tokio::select! {
