@@ -7,11 +7,16 @@ pub mod agents;
 pub mod certs;
 pub mod client;
 pub mod clock;
+pub mod compare;
+pub mod gates;
 pub mod import;
 pub mod mark;
+pub mod overhead;
+pub mod plan;
 pub mod report;
 pub mod runs;
 pub mod serve;
+pub mod shown;
 pub mod start;
 pub mod stop;
 pub mod tokens;
@@ -30,6 +35,8 @@ pub fn dispatch(command: Command) -> anyhow::Result<Exit> {
         Command::Agents(args) => agents::run(args),
         Command::Clock(args) => clock::run(args),
         Command::Report(args) => report::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Import(args) => import::run(args),
         Command::Certs(command) => certs::run(command),
         Command::Tokens(command) => tokens::run(command),
