@@ -1,10 +1,12 @@
 //! `check`: reaches each target once and says what a run would meet there.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gapscope_proto::clock::{Clock, SystemClock};
 use gapscope_proto::sample::Phase;
+use gapscope_proto::tls::{ClientFiles, Dialer};
 use mysql_async::prelude::Queryable;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +18,7 @@ use crate::probe::answer::{Ask, ask};
 use crate::probe::identity::Form;
 use crate::probe::leash::{self, Ended, Graveyard};
 use crate::probe::mysql::{Endpoint, connect, resolve};
+use crate::uplink::trial::try_out;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -70,8 +73,12 @@ pub(crate) async fn check(config: &Config) -> Result<(), Failure> {
         }
     }
     output::data("probing is read-only: one SELECT a probe");
+    let is_let_in = reach(config).await;
     if failed.is_empty() {
-        Ok(())
+        match is_let_in {
+            true => Ok(()),
+            false => Err(Failure::new("the aggregator cannot be used")),
+        }
     } else {
         Err(Failure::new(format!(
             "{} of {} targets cannot be probed: {}",
@@ -82,13 +89,39 @@ pub(crate) async fn check(config: &Config) -> Result<(), Failure> {
     }
 }
 
+/// Whether the aggregator lets this agent in; asked only where somebody has said
+/// how it is to show itself.
+async fn reach(config: &Config) -> bool {
+    if config.security == ClientFiles::default() {
+        return true;
+    }
+    let clock = Arc::new(SystemClock::new());
+    output::data(&format!("aggregator {}", config.aggregator));
+    let tried = match Dialer::new(&config.aggregator, &config.security, clock.clone()) {
+        Ok(dialer) => try_out(&dialer, &config.agent_id, &*clock).await,
+        Err(trouble) => Err(trouble),
+    };
+    match tried {
+        Ok(lines) => {
+            for line in lines {
+                output::data(&format!("  {line}"));
+            }
+            true
+        }
+        Err(trouble) => {
+            output::error(&trouble.what, trouble.hint.as_deref());
+            false
+        }
+    }
+}
+
 async fn look(
     target: &Target,
     clock: &SystemClock,
     graveyard: &Graveyard,
 ) -> Result<Vec<String>, Failure> {
     let never = CancellationToken::new();
-    let endpoint = std::sync::Arc::new(Endpoint::new(target.clone(), clock));
+    let endpoint = Arc::new(Endpoint::new(target.clone(), clock));
     let fail = |verdict: Verdict| failure_of(target, &verdict);
     let addresses = match target.host.parse::<IpAddr>() {
         Ok(ip) => vec![SocketAddr::new(ip, target.port)],

@@ -28,7 +28,8 @@ struct Cli {
 enum Command {
     /// Connect to the aggregator, wait for runs, probe.
     Run(Run),
-    /// Reach each target once: identity, versions, what the user may do.
+    /// Reach each target once: identity, versions, what the user may do; and the
+    /// aggregator, if it is reached by TLS or token.
     Check(TargetFlags),
     /// Look into a spool.
     #[command(subcommand)]

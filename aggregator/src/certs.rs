@@ -18,11 +18,14 @@ use gapscope_proto::tls::certificate::hex;
 use gapscope_proto::tls::{Principal, Trouble};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType, SerialNumber,
+    KeyUsagePurpose, PublicKeyData, SanType, SerialNumber,
 };
+use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use time::OffsetDateTime;
+use webpki::EndEntityCert;
 use zeroize::Zeroizing;
 
 const DAY_S: i64 = 86_400;
@@ -117,6 +120,17 @@ fn params(name: String, validity: Validity) -> Result<CertificateParams, Trouble
     Ok(params)
 }
 
+/// A CA's name is made of its key, so that two of them never share one, and so
+/// that it can be told again from the key.
+fn ca_params(key: &KeyPair, validity: Validity) -> Result<CertificateParams, Trouble> {
+    let print = digest(&SHA256, key.public_key_raw());
+    let name = format!("gapscope CA {}", hex(&print.as_ref()[..4]));
+    let mut params = params(name, validity)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(params)
+}
+
 impl Authority {
     /// Makes a new one in a folder that has none.
     ///
@@ -129,11 +143,7 @@ impl Authority {
             .create(folder)
             .map_err(|error| failed(&format!("cannot make `{}`", folder.display()), error))?;
         let key = KeyPair::generate().map_err(|error| failed("no key can be made", error))?;
-        let number = serial()?;
-        let name = format!("gapscope CA {}", &hex(&number.to_bytes())[..8]);
-        let mut params = params(name, validity)?;
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let params = ca_params(&key, validity)?;
         let certificate = params
             .self_signed(&key)
             .map_err(|error| failed("the CA's certificate cannot be made", error))?;
@@ -173,7 +183,24 @@ impl Authority {
             )
         };
         let key = KeyPair::from_pem(&key).map_err(unusable)?;
-        let issuer = Issuer::from_ca_cert_pem(&certificate, key).map_err(unusable)?;
+        let same = CertificateDer::from_pem_slice(certificate.as_bytes())
+            .ok()
+            .and_then(|der| {
+                let end = EndEntityCert::try_from(&der).ok()?;
+                Some(end.subject_public_key_info().as_ref() == key.subject_public_key_info())
+            });
+        if same != Some(true) {
+            return Err(Trouble::hinted(
+                format!(
+                    "`{CA_KEY}` in `{}` is not the key of `{CA_CERT}` there",
+                    folder.display()
+                ),
+                "put back the two that were made together",
+            ));
+        }
+        // What the issuer says of itself does not depend on its validity.
+        let params = ca_params(&key, Validity { from_s: 0, to_s: 0 })?;
+        let issuer = Issuer::new(params, key);
         Ok(Self {
             folder: folder.to_owned(),
             issuer,
@@ -344,8 +371,6 @@ mod tests {
     use super::*;
     use gapscope_proto::tls::Facts;
     use gapscope_proto::tls::material::{ServerFiles, client, server};
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject;
     use std::os::unix::fs::MetadataExt;
 
     const NOW_S: i64 = 1_790_000_000;
@@ -414,6 +439,9 @@ mod tests {
         client(&authority.cert(), Some((&pair.cert, &pair.key))).expect("usable");
         let again = Authority::create(&folder, validity);
         assert!(again.is_err(), "a CA is never overwritten");
+        std::fs::copy(&own.key, folder.join(CA_KEY)).expect("copied");
+        let other = Authority::open(&folder);
+        assert!(other.is_err(), "another's key");
     }
 
     #[test]

@@ -406,7 +406,7 @@ async fn certificates_are_replaced_while_a_run_goes_on() {
     ] {
         secrets.extend(key_lines(&world.cert(key)));
     }
-    world.holds_none_of(&secrets, &[run.to_owned(), missing]);
+    world.holds_none_of(&secrets, &[tried_out, missing]);
     backend.shutdown().await;
 }
 
@@ -765,7 +765,7 @@ fn tokens_let_in_and_can_be_taken_back() {
         secrets.push(token.trim().to_owned());
     }
     world.holds_none_of(&secrets, &[]);
-    // Nor in what `ps` shows.
+    // Nor in what `ps` shows. (Others' processes come and go meanwhile.)
     for entry in std::fs::read_dir("/proc").expect("there").flatten() {
         let Ok(line) = std::fs::read(entry.path().join("cmdline")) else {
             continue;

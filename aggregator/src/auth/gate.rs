@@ -4,6 +4,7 @@
 //! twice a minute: a certificate that has expired, was denied, or whose CA is
 //! trusted no more ends its holder's streams.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,9 +33,9 @@ const SHAKE_BURST: i64 = 2_000;
 /// Failed logins of one address: one a second, after a few.
 const FAIL_EVERY_NS: i64 = 1_000_000_000;
 const FAIL_BURST: i64 = 20;
-/// Lines of the log about one address.
-const LOG_EVERY_NS: i64 = 10_000_000_000;
-const LOG_BURST: i64 = 6;
+/// Lines of the log about one address, which may stand for many hosts.
+const LOG_EVERY_NS: i64 = 5_000_000_000;
+const LOG_BURST: i64 = 30;
 
 /// How a server is secured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -191,20 +192,31 @@ impl Gate {
     }
 
     /// Whether a connection of this address is served at all.
-    pub fn may_come(&self, from: std::net::IpAddr) -> bool {
-        self.metered(|meters, now_ns| {
-            meters.failures.wait_ns(from, now_ns) == 0
-                && (self.tls.is_none() || meters.shakes.take(from, now_ns))
-        })
+    pub fn may_come(&self, from: IpAddr) -> bool {
+        let (may, why) = self.metered(|meters, now_ns| {
+            if meters.failures.wait_ns(from, now_ns) > 0 {
+                (false, "too many logins of this address have failed")
+            } else if self.tls.is_some() && !meters.shakes.take(from, now_ns) {
+                (false, "this address connects too often")
+            } else {
+                (true, "")
+            }
+        });
+        if !may && self.metered(|meters, now_ns| meters.log.take(from, now_ns)) {
+            tracing::warn!(peer = %from, "not served for the moment: {why}");
+        }
+        may
     }
 
-    /// Takes note of a login that failed, and says so unless that was said often.
-    pub fn failed(&self, from: std::net::SocketAddr, trouble: &Trouble) {
-        let may_log = self.metered(|meters, now_ns| {
-            meters.failures.take(from.ip(), now_ns);
-            meters.log.take(from.ip(), now_ns)
-        });
-        if may_log {
+    /// Takes note of a login that failed: nobody knows who it was.
+    pub fn failed(&self, from: SocketAddr, trouble: &Trouble) {
+        self.metered(|meters, now_ns| meters.failures.take(from.ip(), now_ns));
+        self.told(from, trouble);
+    }
+
+    /// Says why somebody was refused, unless much was said about this address.
+    fn told(&self, from: SocketAddr, trouble: &Trouble) {
+        if self.metered(|meters, now_ns| meters.log.take(from.ip(), now_ns)) {
             tracing::warn!(peer = %from, "refused: {}", trouble.line());
         }
     }
@@ -216,7 +228,10 @@ impl Gate {
     pub fn admit(&self, presented: &Presented, path: &str) -> Result<(Caller, Rpc), Refusal> {
         let address = presented.peer.address;
         let refused = |refusal: Refusal| {
-            self.failed(address, &refusal.trouble);
+            match refusal.code {
+                Code::Unauthenticated => self.failed(address, &refusal.trouble),
+                _ => self.told(address, &refusal.trouble),
+            }
             refusal
         };
         let Some(rpc) = Rpc::of_path(path) else {
@@ -367,7 +382,7 @@ impl Gate {
         loop {
             let new_certificate = changes.next().await;
             if let Err(refusal) = self.identify(presented) {
-                self.failed(presented.peer.address, &refusal.trouble);
+                self.told(presented.peer.address, &refusal.trouble);
                 return refusal.status();
             }
             if new_certificate && rpc.is_an_agents() {

@@ -6,8 +6,8 @@
 //! budget; budgets are therefore wide: they keep a server alive, they do not guard
 //! a secret (a token has 256 bits).
 
+use core::net::{IpAddr, Ipv6Addr};
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
 
 /// Addresses remembered; beyond, those with the fullest budget are forgotten.
 const MOST: usize = 10_000;

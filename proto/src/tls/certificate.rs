@@ -1,8 +1,13 @@
 //! What a certificate says: who, until when, which number. Pure; verifies nothing.
+//!
+//! What decides anything (names of gapscope, serial) is read by the same library
+//! that verifies certificates. What is only shown to people (dates, addresses) is
+//! read here: that library has no function for it.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use rustls::pki_types::CertificateDer;
+use webpki::EndEntityCert;
 
 use super::principal::Principal;
 use crate::utc;
@@ -31,28 +36,21 @@ impl Facts {
     /// # Errors
     /// When it is not one.
     pub fn read(der: &[u8]) -> Result<Self, String> {
-        let (_, certificate) =
-            X509Certificate::from_der(der).map_err(|error| format!("is not X.509: {error}"))?;
-        let validity = certificate.validity();
-        let mut hosts = Vec::new();
-        let mut principals = Vec::new();
-        let names = certificate
-            .subject_alternative_name()
-            .map_err(|error| format!("its alternative names make no sense: {error}"))?;
-        for name in names.iter().flat_map(|names| &names.value.general_names) {
-            match name {
-                GeneralName::DNSName(host) => hosts.push((*host).to_owned()),
-                GeneralName::IPAddress(bytes) => hosts.extend(address(bytes)),
-                GeneralName::URI(uri) => principals.extend(Principal::of_uri(uri).transpose()),
-                _ => {}
-            }
-        }
+        let whole = CertificateDer::from(der);
+        let certificate = EndEntityCert::try_from(&whole)
+            .map_err(|error| format!("is not a certificate that can be used: {error:?}"))?;
+        let shown = shown(der).ok_or("has dates that make no sense")?;
+        let names = certificate.valid_dns_names().map(str::to_owned);
+        let addresses = shown.addresses.iter().map(ToString::to_string);
         Ok(Self {
-            not_before_s: validity.not_before.timestamp(),
-            not_after_s: validity.not_after.timestamp(),
-            serial: hex(certificate.raw_serial()),
-            hosts,
-            principals,
+            not_before_s: shown.not_before_s,
+            not_after_s: shown.not_after_s,
+            serial: hex(certificate.serial()),
+            hosts: names.chain(addresses).collect(),
+            principals: certificate
+                .valid_uri_names()
+                .filter_map(|uri| Principal::of_uri(uri).transpose())
+                .collect(),
         })
     }
 
@@ -97,13 +95,114 @@ impl Facts {
     }
 }
 
-fn address(bytes: &[u8]) -> Option<String> {
-    let ip = match bytes.len() {
-        4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
-        16 => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?),
+/// What is only shown.
+struct Shown {
+    not_before_s: i64,
+    not_after_s: i64,
+    addresses: Vec<IpAddr>,
+}
+
+const VERSION: u8 = 0xa0;
+const EXTENSIONS: u8 = 0xa3;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+const ADDRESS: u8 = 0x87;
+const SUBJECT_ALT_NAME: [u8; 3] = [0x55, 0x1d, 0x11];
+
+/// Reads what webpki does not give (RFC 5280, section 4.1; DER, so lengths are
+/// definite).
+fn shown(der: &[u8]) -> Option<Shown> {
+    let (_, certificate, _) = element(der)?;
+    let (_, signed, _) = element(certificate)?;
+    let mut fields = Elements(signed).peekable();
+    fields.next_if(|(tag, _)| *tag == VERSION);
+    // Serial, algorithm, issuer.
+    let (_, validity) = fields.nth(3)?;
+    let mut times = Elements(validity).map(|(tag, text)| seconds(tag, text));
+    Some(Shown {
+        not_before_s: times.next()??,
+        not_after_s: times.next()??,
+        addresses: fields
+            .filter(|(tag, _)| *tag == EXTENSIONS)
+            .flat_map(|(_, list)| Elements(list))
+            .flat_map(|(_, extensions)| Elements(extensions))
+            .filter_map(|(_, extension)| {
+                let mut parts = Elements(extension);
+                let (_, name) = parts.next()?;
+                (name == SUBJECT_ALT_NAME).then(|| parts.last())?
+            })
+            .flat_map(|(_, names)| Elements(names))
+            .flat_map(|(_, names)| Elements(names))
+            .filter(|(tag, _)| *tag == ADDRESS)
+            .filter_map(|(_, bytes)| address(bytes))
+            .collect(),
+    })
+}
+
+/// Tag, contents, and what follows.
+fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = bytes.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81..=0x83 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            let length = digits
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+            (length, rest)
+        }
         _ => return None,
     };
-    Some(ip.to_string())
+    let (contents, rest) = rest.split_at_checked(length)?;
+    Some((tag, contents, rest))
+}
+
+/// The elements in a sequence's contents, up to the first that makes no sense.
+struct Elements<'a>(&'a [u8]);
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = (u8, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (tag, contents, rest) = element(self.0)?;
+        self.0 = rest;
+        Some((tag, contents))
+    }
+}
+
+/// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`.
+fn seconds(tag: u8, text: &[u8]) -> Option<i64> {
+    let digits = text.strip_suffix(b"Z")?;
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number = |part: &[u8]| {
+        part.iter()
+            .fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0'))
+    };
+    let (year, rest) = match (tag, digits.len()) {
+        (UTC_TIME, 12) => {
+            let year = number(&digits[..2]);
+            (
+                if year < 50 { 2000 + year } else { 1900 + year },
+                &digits[2..],
+            )
+        }
+        (GENERALIZED_TIME, 14) => (number(&digits[..4]), &digits[4..]),
+        _ => return None,
+    };
+    let part = |at: usize| number(&rest[at..at + 2]);
+    let day = utc::day(year, part(0), part(2));
+    Some(((day * 24 + part(4)) * 60 + part(6)) * 60 + part(8))
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => Some(IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?)),
+        16 => Some(IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?)),
+        _ => None,
+    }
 }
 
 /// A serial number as it is written everywhere: no leading zeros.
@@ -111,4 +210,37 @@ pub fn hex(bytes: &[u8]) -> String {
     let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let text = text.trim_start_matches('0');
     if text.is_empty() { "0" } else { text }.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn times_of_both_kinds() {
+        let check = |tag, text: &str, expect| assert_eq!(seconds(tag, text.as_bytes()), expect);
+        check(UTC_TIME, "700101000000Z", Some(0));
+        check(UTC_TIME, "491231235959Z", Some(2_524_607_999));
+        check(UTC_TIME, "500101000000Z", Some(-631_152_000));
+        check(GENERALIZED_TIME, "20260311034544Z", Some(1_773_200_744));
+        check(GENERALIZED_TIME, "99991231235959Z", Some(253_402_300_799));
+        for (tag, text) in [
+            (UTC_TIME, "20260311034544Z"),
+            (UTC_TIME, "7001010000Z"),
+            (GENERALIZED_TIME, "2026031103454xZ"),
+            (UTC_TIME, ""),
+            (0x02, "700101000000Z"),
+        ] {
+            check(tag, text, None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nonsense_is_no_certificate(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = shown(&bytes);
+            prop_assert!(Facts::read(&bytes).is_err());
+        }
+    }
 }

@@ -24,6 +24,7 @@ use tonic::service::Interceptor;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Status};
 
+use super::certificate::Facts;
 use super::heard::{Heard, Io, Listening, tls_error};
 use super::material::{self, ClientFiles, ClientMaterial};
 use super::reload::{Kept, Look};
@@ -164,6 +165,13 @@ impl Dialer {
         &self.url
     }
 
+    /// The own certificate, if there is one.
+    pub fn own(&self) -> Option<Facts> {
+        self.tls
+            .as_ref()
+            .and_then(|kept| kept.current().own.clone())
+    }
+
     /// What is to be looked after by [`super::reload::keep`].
     pub fn files(&self) -> Vec<Arc<dyn Look>> {
         let tls = self.tls.clone().map(|kept| kept as Arc<dyn Look>);
@@ -181,11 +189,7 @@ impl Dialer {
 
     /// Says so if the own certificate needs somebody.
     pub fn remind(&self) {
-        let own = self
-            .tls
-            .as_ref()
-            .and_then(|kept| kept.current().own.clone());
-        if let Some(warning) = own.and_then(|own| own.warning(self.now_s())) {
+        if let Some(warning) = self.own().and_then(|own| own.warning(self.now_s())) {
             tracing::warn!("the certificate with which this side shows itself {warning}");
         }
     }
