@@ -260,8 +260,9 @@ impl Signals {
 
 fn start_tracing() {
     use std::io::IsTerminal;
-    let filter = tracing_subscriber::EnvFilter::try_from_env("GAPSCOPE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,gapscope_agent=info"));
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GAPSCOPE_LOG").unwrap_or_else(|_| {
+        tracing_subscriber::EnvFilter::new("warn,gapscope_agent=info,gapscope_proto=info")
+    });
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // A second call, from a program that links this one, changes nothing.
     let _ = tracing_subscriber::fmt()

@@ -101,7 +101,7 @@ fn serial() -> Result<SerialNumber, Trouble> {
         .fill(&mut bytes)
         .map_err(|_| Trouble::new("the system gives no random numbers"))?;
     // Positive, and as long as it looks.
-    bytes[0] = bytes[0] & 0x7f | 0x40;
+    bytes[0] = (bytes[0] & 0x7f) | 0x40;
     Ok(SerialNumber::from_slice(&bytes))
 }
 

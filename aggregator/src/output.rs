@@ -75,8 +75,9 @@ pub fn note(line: impl fmt::Display) {
 /// Starts logging to stderr; `GAPSCOPE_LOG` says how much (`info` by default).
 /// Does nothing if the process logs already.
 pub fn start_tracing() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("GAPSCOPE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,gapscope_aggregator=info"));
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GAPSCOPE_LOG").unwrap_or_else(|_| {
+        tracing_subscriber::EnvFilter::new("warn,gapscope_aggregator=info,gapscope_proto=info")
+    });
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

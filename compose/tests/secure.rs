@@ -308,6 +308,14 @@ async fn certificates_are_replaced_while_a_run_goes_on() {
         &world.tls("agent-east-1"),
     );
     world.wait_for_log("east-1", "connected");
+    let config = world.text("east-1.toml");
+    let tried = lab()
+        .args(["agent", "check", "--config", &config])
+        .env("PROBE_PASSWORD", PASSWORD)
+        .output()
+        .expect("it runs");
+    let tried_out = String::from_utf8_lossy(&tried.stdout).into_owned();
+    assert!(tried_out.contains("lets this agent in"), "{tried:?}");
     let run = world.asked(
         &url,
         "operator",

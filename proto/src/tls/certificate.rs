@@ -149,7 +149,7 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
             let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             let length = digits
                 .iter()
-                .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+                .fold(0, |sum, byte| (sum << 8) | usize::from(*byte));
             (length, rest)
         }
         _ => return None,
