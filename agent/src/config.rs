@@ -12,8 +12,10 @@ mod file;
 mod target;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gapscope_proto::ids::AgentId;
 use gapscope_proto::small_file;
@@ -25,6 +27,8 @@ pub use gapscope_proto::secret::Secret;
 pub use self::error::ConfigError;
 pub use self::target::Target;
 use self::target::target_from_flag;
+pub use self::writes::Writes;
+use self::writes::check_writes;
 use crate::probe::identity::check_expression;
 
 /// Where an aggregator listens unless told otherwise.
@@ -33,6 +37,9 @@ pub const DEFAULT_AGGREGATOR: &str = "http://127.0.0.1:7350";
 /// default clients need 400 of them while a target refuses: four clients that
 /// try again every 10 ms.
 pub const DEFAULT_MAX_CONNECTS_PER_SECOND: u32 = 500;
+/// How long the reading of the ledger waits for backends unless told otherwise;
+/// the aggregator waits for 30 s.
+pub const DEFAULT_LEDGER_PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes a spool may take unless told otherwise.
 pub const DEFAULT_SPOOL_MAX_BYTES: u64 = 1 << 30;
 
@@ -51,6 +58,8 @@ pub struct Config {
     pub spool_max_bytes: u64,
     /// What can be probed.
     pub targets: Vec<Target>,
+    /// Where writing is allowed; none: nowhere.
+    pub writes: Option<Writes>,
 }
 
 /// What the command line says; anything absent is taken from the file.
@@ -72,6 +81,12 @@ pub struct Flags {
     pub data: Option<PathBuf>,
     /// `--spool-max-bytes`
     pub spool_max_bytes: Option<u64>,
+    /// `--allow-writes`
+    pub allow_writes: Option<String>,
+    /// `--ledger-from`
+    pub ledger_from: Vec<String>,
+    /// `--backends-share-data`
+    pub backends_share_data: bool,
 }
 
 /// Where secrets come from; a test passes its own.
@@ -122,6 +137,28 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
             );
         }
     }
+    let mut writes = config.writes;
+    if let Some(schema) = &flags.allow_writes {
+        match &mut writes {
+            Some(writes) => writes.schema.clone_from(schema),
+            None => writes = Some(Writes::to(schema)),
+        }
+    }
+    if let Some(writes) = &mut writes {
+        for name in &flags.ledger_from {
+            let name = name
+                .parse()
+                .map_err(|error| ConfigError::new(format!("--ledger-from: {error}")))?;
+            writes.ledger_from.push(name);
+        }
+        writes.shared |= flags.backends_share_data;
+        check_writes(writes, &config.targets)?;
+    } else if !flags.ledger_from.is_empty() || flags.backends_share_data {
+        return Err(
+            ConfigError::new("there is no ledger without a schema to write to")
+                .hint("add --allow-writes SCHEMA, or [writes] to the configuration"),
+        );
+    }
     let agent_id = match &flags.agent_id {
         Some(text) => Some(
             text.parse::<AgentId>()
@@ -154,6 +191,7 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
             .unwrap_or(DEFAULT_SPOOL_MAX_BYTES)
             .max(1 << 20),
         targets: config.targets,
+        writes,
     })
 }
 

@@ -9,6 +9,7 @@ use serde_spanned::Spanned;
 
 use super::error::{ConfigError, Place};
 use super::target::{FileTarget, Target};
+use super::writes::{FileWrites, Writes};
 use super::{Sources, aggregator_url};
 
 #[derive(Debug, Deserialize)]
@@ -23,6 +24,7 @@ struct File {
     tls: FileTls,
     #[serde(default)]
     target: Vec<Spanned<FileTarget>>,
+    writes: Option<Spanned<FileWrites>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -42,6 +44,7 @@ pub(super) struct Partial {
     pub(super) data: Option<PathBuf>,
     pub(super) spool_max_bytes: Option<u64>,
     pub(super) targets: Vec<Target>,
+    pub(super) writes: Option<Writes>,
 }
 
 /// Reads and checks the file at `path`.
@@ -92,6 +95,13 @@ impl File {
             let whole = spanned.span();
             targets.push(spanned.into_inner().resolve(whole, place, sources)?);
         }
+        let writes = self
+            .writes
+            .map(|writes| {
+                let span = writes.span();
+                writes.into_inner().resolve(span, place)
+            })
+            .transpose()?;
         Ok(Partial {
             agent_id,
             aggregator,
@@ -104,6 +114,7 @@ impl File {
             data: self.data,
             spool_max_bytes: self.spool_max_bytes,
             targets,
+            writes,
         })
     }
 }

@@ -150,6 +150,38 @@ fn a_password_in_the_file_is_refused_without_being_shown() {
 }
 
 #[test]
+fn writing_is_allowed_by_the_owner_alone() {
+    assert_eq!(with_file("agent_id = \"a\"").expect("valid").writes, None);
+    let config = with_file(
+        r#"
+[[target]]
+name = "direct"
+address = "db:3306"
+user = "probe"
+[writes]
+schema = "gapscope"
+ledger_from = ["direct"]
+shared = true
+"#,
+    )
+    .expect("valid");
+    let writes = config.writes.expect("allowed");
+    assert_eq!((writes.schema.as_str(), writes.shared), ("gapscope", true));
+    assert_eq!(writes.ledger_from.len(), 1);
+    check_error(
+        "[writes]\nschema = \"gapscope\"\nledger_from = [\"nowhere\"]\n",
+        &["`nowhere`", "not configured"],
+    );
+    check_error("[writes]\nschema = \"mysql\"\n", &["never allowed"]);
+    let flags = Flags {
+        ledger_from: vec!["direct".into()],
+        ..Flags::default()
+    };
+    let error = resolve(&flags, &Fake::default()).expect_err("no schema");
+    assert!(error.message.contains("without a schema"), "{error:?}");
+}
+
+#[test]
 fn flags_give_targets() {
     let mut fake = Fake::default();
     fake.env.insert("GAPSCOPE_PASSWORD_PROXY_1", "one");
