@@ -28,7 +28,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Connect to the aggregator, wait for runs, probe.
-    Run(Run),
+    Run(Box<Run>),
     /// Reach each target once: identity, versions, what the user may do; and the
     /// aggregator, if it is reached by TLS or token.
     Check(TargetFlags),
@@ -155,7 +155,7 @@ pub fn main_from<I: IntoIterator<Item = OsString>>(args: I) -> ExitCode {
 
 fn perform(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Run(run) => perform_run(run),
+        Command::Run(run) => perform_run(*run),
         Command::Check(targets) => {
             let config = config::resolve(&flags_of(targets), &SystemSources)?;
             runtime()?.block_on(check::check(&config))
