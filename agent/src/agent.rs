@@ -13,10 +13,13 @@ use std::time::Duration;
 use gapscope_proto::clock::{Clock, ClockKey};
 use gapscope_proto::ids::RunId;
 use gapscope_proto::plan::RunPlan;
+use gapscope_proto::tls::reload::keep;
+use gapscope_proto::tls::{Dialer, Trouble};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::board::Board;
 use crate::config::Config;
@@ -37,6 +40,9 @@ const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 /// Nor for the aggregator.
 const SHUTDOWN_SEND: Duration = Duration::from_secs(3);
 
+/// Between two looks at how long the certificate is still valid.
+const REMIND_EVERY: Duration = Duration::from_secs(6 * 3600);
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct KnownRun {
     plan: RunPlan,
@@ -49,6 +55,9 @@ struct KnownRun {
 /// Why an agent cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// It cannot show itself to its aggregator, or not know it.
+    #[error("{0}")]
+    Security(Trouble),
     /// Its spool cannot be used.
     #[error(transparent)]
     Spool(#[from] SpoolError),
@@ -72,6 +81,8 @@ pub async fn run(
     clock: Arc<dyn Clock>,
     shutdown: CancellationToken,
 ) -> Result<(), StartError> {
+    let dialer = Dialer::new(&config.aggregator, &config.security, clock.clone());
+    let dialer = Arc::new(dialer.map_err(StartError::Security)?);
     let folder = config.data.join("spool").join(config.agent_id.as_str());
     let opened = writer::open(&folder, &config.spool, clock.clone())?;
     if opened.counts.corrupt_stretches > 0 {
@@ -98,9 +109,10 @@ pub async fn run(
     let run_began_ns = Arc::new(AtomicI64::new(i64::MIN));
     let background = CancellationToken::new();
     let notes_task = tokio::spawn(notes.clone().run(background.clone()));
+    let _looking_after = AbortOnDropHandle::new(tokio::spawn(look_after(dialer.clone())));
     let exchange_task = tokio::spawn(
         Exchanger::new(
-            config.aggregator.clone(),
+            dialer.clone(),
             clock.clone(),
             opened.spool.clone(),
             run_began_ns.clone(),
@@ -139,7 +151,8 @@ pub async fn run(
     // Before the first Hello, which says what is running.
     agent.resume().await;
     let uplink = Uplink {
-        url: config.aggregator.clone(),
+        changes: dialer.changes(),
+        dialer,
         agent_id: config.agent_id.clone(),
         targets: config
             .targets
@@ -177,6 +190,19 @@ pub async fn run(
     drop(opened.spool);
     let _ = tokio::task::spawn_blocking(move || opened.thread.join()).await;
     Ok(())
+}
+
+/// Files that change, and certificates that end.
+async fn look_after(dialer: Arc<Dialer>) {
+    let mut reminders = tokio::time::interval(REMIND_EVERY);
+    reminders.reset();
+    let reminding = async {
+        loop {
+            reminders.tick().await;
+            dialer.remind();
+        }
+    };
+    tokio::join!(keep(dialer.files()), reminding);
 }
 
 impl Agent {

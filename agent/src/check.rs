@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gapscope_proto::clock::SystemClock;
+use gapscope_proto::tls::{ClientFiles, Dialer};
 
 use crate::cli::Failure;
 use crate::config::{Config, Target};
@@ -12,6 +13,7 @@ use crate::probe::endpoint::Endpoint;
 use crate::probe::identity::Form;
 use crate::probe::leash::Graveyard;
 use crate::trial::{self, witness};
+use crate::uplink::trial::try_out;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -66,8 +68,12 @@ pub(crate) async fn check(config: &Config) -> Result<(), Failure> {
         }
     }
     output::data("probing is read-only: one SELECT a probe");
+    let is_let_in = reach(config).await;
     if failed.is_empty() {
-        Ok(())
+        match is_let_in {
+            true => Ok(()),
+            false => Err(Failure::new("the aggregator cannot be used")),
+        }
     } else {
         Err(Failure::new(format!(
             "{} of {} targets cannot be probed: {}",
@@ -75,6 +81,32 @@ pub(crate) async fn check(config: &Config) -> Result<(), Failure> {
             config.targets.len(),
             failed.join(", ")
         )))
+    }
+}
+
+/// Whether the aggregator lets this agent in; asked only where somebody has said
+/// how it is to show itself.
+async fn reach(config: &Config) -> bool {
+    if config.security == ClientFiles::default() {
+        return true;
+    }
+    let clock = Arc::new(SystemClock::new());
+    output::data(&format!("aggregator {}", config.aggregator));
+    let tried = match Dialer::new(&config.aggregator, &config.security, clock.clone()) {
+        Ok(dialer) => try_out(&dialer, &config.agent_id, &*clock).await,
+        Err(trouble) => Err(trouble),
+    };
+    match tried {
+        Ok(lines) => {
+            for line in lines {
+                output::data(&format!("  {line}"));
+            }
+            true
+        }
+        Err(trouble) => {
+            output::error(&trouble.what, trouble.hint.as_deref());
+            false
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 use gapscope_proto::clock::{Clock, SystemClock};
+use gapscope_proto::tls::ClientFiles;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Flags, SystemSources};
@@ -28,11 +29,12 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Connect to the aggregator, wait for runs, probe.
-    Run(Run),
+    Run(Box<Run>),
     /// Look at one server or proxy for a minute: what it is, how it does. No
     /// configuration, no aggregator, read-only.
     Try(Box<trial::Try>),
-    /// Reach each target once: identity, versions, what the user may do.
+    /// Reach each target once: identity, versions, what the user may do; and the
+    /// aggregator, if it is reached by TLS or token.
     Check(TargetFlags),
     /// Look into a spool.
     #[command(subcommand)]
@@ -89,6 +91,8 @@ struct Run {
     /// The aggregator [default: http://127.0.0.1:7350]
     #[arg(long, value_name = "URL")]
     aggregator: Option<String>,
+    #[command(flatten)]
+    security: Security,
     /// Name of this agent [default: the host's name]
     #[arg(long, value_name = "ID")]
     agent_id: Option<String>,
@@ -119,6 +123,22 @@ struct Run {
     /// End when the parent process ends
     #[arg(long)]
     die_with_parent: bool,
+}
+
+#[derive(Debug, Args)]
+struct Security {
+    /// Certificate of the CA by which the aggregator is known (https://)
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    ca: Option<PathBuf>,
+    /// This agent's certificate
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    cert: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    key: Option<PathBuf>,
+    /// File with this agent's bearer token
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    token_file: Option<PathBuf>,
 }
 
 /// Why a command failed.
@@ -169,7 +189,7 @@ pub fn main_from<I: IntoIterator<Item = OsString>>(args: I) -> ExitCode {
 
 fn perform(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Run(run) => perform_run(run),
+        Command::Run(run) => perform_run(*run),
         Command::Check(targets) => {
             let config = config::resolve(&flags_of(targets), &SystemSources)?;
             runtime()?.block_on(check::check(&config))
@@ -211,6 +231,12 @@ fn perform_run(run: Run) -> Result<(), Failure> {
     }
     let mut flags = flags_of(run.targets);
     flags.aggregator = run.aggregator;
+    flags.security = ClientFiles {
+        ca: run.security.ca,
+        cert: run.security.cert,
+        key: run.security.key,
+        token: run.security.token_file,
+    };
     flags.agent_id = run.agent_id;
     flags.data = run.data;
     flags.spool = Given {
@@ -253,6 +279,9 @@ fn perform_run(run: Run) -> Result<(), Failure> {
 
 fn failure_of(error: &agent::StartError, config: &config::Config) -> Failure {
     let mut failure = Failure::new(error.to_string());
+    if let agent::StartError::Security(trouble) = error {
+        failure.hint.clone_from(&trouble.hint);
+    }
     if let agent::StartError::Spool(crate::spool::SpoolError::InUse(_)) = error {
         failure.hint = Some(format!(
             "stop the other agent, or give this one another --agent-id (it is `{}`) or --data",
@@ -293,8 +322,9 @@ impl Signals {
 
 fn start_tracing() {
     use std::io::IsTerminal;
-    let filter = tracing_subscriber::EnvFilter::try_from_env("GAPSCOPE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,gapscope_agent=info"));
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GAPSCOPE_LOG").unwrap_or_else(|_| {
+        tracing_subscriber::EnvFilter::new("warn,gapscope_agent=info,gapscope_proto=info")
+    });
     let ansi = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // A second call, from a program that links this one, changes nothing.
     let _ = tracing_subscriber::fmt()

@@ -62,8 +62,8 @@ fn wrong_usage_is_2() {
     );
     check(
         &["run", "--target", "x=u@h:1", "--aggregator", "https://x:1"],
-        2,
-        &["asks for TLS"],
+        1,
+        &["is reached by TLS, and no CA is given", "--ca"],
     );
 }
 

@@ -24,6 +24,7 @@ fn config(url: &str, data: &Path, server: &Server) -> Config {
     Config {
         agent_id: "agent-1".parse().expect("an id"),
         aggregator: url.to_owned(),
+        security: Default::default(),
         data: data.to_owned(),
         spool: gapscope_agent::spool::settings::Settings::default(),
         targets: vec![Target {

@@ -217,6 +217,7 @@ async fn with_a_small_spool(
     let config = Config {
         agent_id: "agent-1".parse().expect("an id"),
         aggregator: first.url.clone(),
+        security: gapscope_proto::tls::ClientFiles::default(),
         data: data.path().to_owned(),
         spool: Settings {
             // The state and the tails take 160,000 of it.

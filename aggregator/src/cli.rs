@@ -38,4 +38,10 @@ pub enum Command {
     Clock(commands::clock::Args),
     /// Take in data that other programs measured.
     Import(commands::import::Args),
+    /// Make certificates, for TLS between agents, aggregator and people.
+    #[command(subcommand)]
+    Certs(commands::certs::Command),
+    /// Make bearer tokens, where certificates are too much.
+    #[command(subcommand)]
+    Tokens(commands::tokens::Command),
 }

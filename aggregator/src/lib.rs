@@ -1,7 +1,7 @@
 //! Takes in samples, stores them, aligns the clocks, computes what the clients
 //! saw, reports.
 //!
-//! `ingest` and `control` are the server, `store` is the run folder that it
+//! `listen` and `auth` decide who gets to the server, `ingest` and `control` are it, `store` is the run folder that it
 //! writes and everything else reads. `import` fills such a folder from what
 //! other programs measured. `align` relates clocks, `analyse` computes, `report`
 //! renders.
@@ -13,6 +13,8 @@ use clap::Parser;
 
 pub mod align;
 pub mod analyse;
+pub mod auth;
+pub mod certs;
 pub mod cli;
 pub mod commands;
 pub mod compare;
@@ -22,13 +24,14 @@ pub mod exit;
 pub mod gate;
 pub mod import;
 pub mod ingest;
+pub mod listen;
 pub mod output;
 pub mod overhead;
 pub mod report;
 pub mod server;
 pub mod stats;
 pub mod store;
-pub mod utc;
+pub use gapscope_proto::utc;
 
 /// Runs the program with these arguments (the program's name first).
 pub fn main_from<I: IntoIterator<Item = OsString>>(args: I) -> ExitCode {

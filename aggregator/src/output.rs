@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io::IsTerminal;
 
+use gapscope_proto::tls::Trouble;
+
 use crate::store::StoreError;
 
 /// An error with something that a person can do about it.
@@ -20,6 +22,14 @@ impl std::error::Error for Hint {}
 /// An error text with a hint.
 pub fn hinted(error: impl fmt::Display, hint: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Hint(hint.into())).context(error.to_string())
+}
+
+/// What is wrong with a connection or its files, as an error for a person.
+pub fn in_trouble(trouble: Trouble) -> anyhow::Error {
+    match trouble.hint {
+        Some(hint) => hinted(trouble.what, hint),
+        None => anyhow::anyhow!("{}", trouble.what),
+    }
 }
 
 /// Says on stderr what failed and what to do.
@@ -65,8 +75,9 @@ pub fn note(line: impl fmt::Display) {
 /// Starts logging to stderr; `GAPSCOPE_LOG` says how much (`info` by default).
 /// Does nothing if the process logs already.
 pub fn start_tracing() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("GAPSCOPE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,gapscope_aggregator=info"));
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GAPSCOPE_LOG").unwrap_or_else(|_| {
+        tracing_subscriber::EnvFilter::new("warn,gapscope_aggregator=info,gapscope_proto=info")
+    });
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

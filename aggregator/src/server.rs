@@ -6,22 +6,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
+use gapscope_proto::tls::reload::keep;
 use gapscope_proto::wire::clock_server::ClockServer;
 use gapscope_proto::wire::collector_server::CollectorServer;
 use gapscope_proto::wire::control_server::ControlServer;
 use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
+use crate::auth::gate::{Gate, Security};
+use crate::auth::layer::GuardLayer;
 use crate::control::service::ControlService;
 use crate::ingest::clock::ClockService;
 use crate::ingest::hub::Hub;
 use crate::ingest::service::{CollectorService, MAX_MESSAGE_BYTES};
+use crate::listen::incoming;
+use crate::output::in_trouble;
 use crate::store::disk::Disk;
 use crate::store::lock::DataLock;
 
-/// Streams one connection may have open; tonic sets no limit by itself.
-const MAX_STREAMS: u32 = 256;
+/// Streams one connection may have open; tonic sets no limit by itself. An agent
+/// needs one on each of its two.
+const MAX_STREAMS: u32 = 64;
+/// Bytes of headers in one request.
+const MAX_HEADERS: u32 = 16 << 10;
+/// Between two looks at how long the certificate is still valid.
+const REMIND_EVERY: Duration = Duration::from_secs(6 * 3600);
 /// HTTP/2 pings: together with the timeout a dead peer is noticed within 6 s.
 const PING_EVERY: Duration = Duration::from_secs(2);
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
@@ -36,6 +46,8 @@ pub struct Config {
     pub clock: Arc<dyn Clock>,
     /// The way to the disk.
     pub disk: Disk,
+    /// By what it is known, and by what it knows who comes.
+    pub security: Security,
 }
 
 /// Serves on `listener` until `shutdown` resolves; then drains agents, writes
@@ -49,6 +61,7 @@ pub async fn serve(
     ready: impl FnOnce() -> anyhow::Result<()>,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
+    let gate = Gate::open(&config.security, config.clock.clone()).map_err(in_trouble)?;
     let _lock = DataLock::take(&config.data)?;
     let hub = Hub::open(&config.data, config.clock.clone(), config.disk).await?;
     ready()?;
@@ -59,7 +72,10 @@ pub async fn serve(
     health.set_serving::<ControlServer<ControlService>>().await;
     health.set_serving::<ClockServer<ClockService>>().await;
     let ended = hub.shutdown.clone();
+    let _looking_after = AbortOnDropHandle::new(tokio::spawn(look_after(gate.clone())));
     let server = Server::builder()
+        .layer(GuardLayer(gate.clone()))
+        .http2_max_header_list_size(MAX_HEADERS)
         .max_concurrent_streams(MAX_STREAMS)
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
@@ -82,7 +98,7 @@ pub async fn serve(
                 .max_encoding_message_size(MAX_MESSAGE_BYTES),
         )
         .serve_with_incoming_shutdown(
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
+            incoming(listener, gate, ended.clone()),
             ended.clone().cancelled_owned(),
         );
     tokio::pin!(server);
@@ -99,4 +115,17 @@ pub async fn serve(
     // A connection that does not end is cut: everything is on disk by now.
     let _ = tokio::time::timeout(LAST_WORDS, server).await;
     Ok(())
+}
+
+/// Files that change, and certificates that end.
+async fn look_after(gate: Arc<Gate>) {
+    let mut reminders = tokio::time::interval(REMIND_EVERY);
+    reminders.reset();
+    let reminding = async {
+        loop {
+            reminders.tick().await;
+            gate.remind();
+        }
+    };
+    tokio::join!(keep(gate.files()), reminding);
 }

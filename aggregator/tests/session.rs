@@ -53,6 +53,7 @@ async fn server(data: &Path, disk: Disk) -> Server {
         data: data.to_owned(),
         clock: Arc::new(SystemClock::new()),
         disk,
+        security: Default::default(),
     };
     let task = tokio::spawn(serve(config, listener, || Ok(()), async move {
         let _ = stopped.await;

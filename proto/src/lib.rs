@@ -2,7 +2,8 @@
 //! spool, and the wire messages.
 //!
 //! Everything here is pure except [`clock::SystemClock`], which reads the
-//! kernel's clocks, and [`small_file`], which reads files.
+//! kernel's clocks, [`small_file`], which reads files, and `tls`, which secures
+//! the connection between the two ends.
 
 pub mod batch;
 pub mod clock;
@@ -13,9 +14,13 @@ pub mod host;
 pub mod ids;
 pub mod plan;
 pub mod sample;
+pub mod secret;
 pub mod small_file;
 pub mod spool;
 pub mod time;
+#[cfg(feature = "tls")]
+pub mod tls;
+pub mod utc;
 pub mod wire;
 
 /// Version of the wire protocol spoken by this build (see `gapscope.proto`).

@@ -11,6 +11,7 @@ use gapscope_proto::frame::StreamId;
 use gapscope_proto::host::HostFacts;
 use gapscope_proto::ids::{AgentId, RunId};
 use gapscope_proto::plan::RunPlan;
+use gapscope_proto::tls::{Dialer, dial::Changes};
 use gapscope_proto::wire::{
     self, AgentMessage, AggregatorMessage, agent_message, aggregator_message,
 };
@@ -23,6 +24,8 @@ use crate::board::Board;
 use crate::spool::{Loss, LossReason, Report, Spool};
 
 const TICK: Duration = Duration::from_millis(50);
+/// How many ticks a session that takes nothing more is given to say why.
+const CLOSED_TICKS: u32 = 20;
 /// Messages handed to gRPC ahead of the network.
 const OUTBOUND: usize = 32;
 
@@ -50,8 +53,10 @@ pub enum Request {
 
 /// What the uplink is made of.
 pub struct Uplink {
-    /// The aggregator's URL.
-    pub url: String,
+    /// The way to the aggregator.
+    pub dialer: Arc<Dialer>,
+    /// Tells when this agent has something else to show.
+    pub changes: Changes,
     /// Who this is.
     pub agent_id: AgentId,
     /// Name, address and user of each target.
@@ -72,7 +77,9 @@ pub struct Uplink {
 
 impl std::fmt::Debug for Uplink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Uplink").field("url", &self.url).finish()
+        f.debug_struct("Uplink")
+            .field("dialer", &self.dialer)
+            .finish()
     }
 }
 
@@ -89,7 +96,8 @@ struct Runner {
     outbox: VecDeque<Out>,
     refused: VecDeque<(String, String)>,
     leaving: Option<Leaving>,
-    complained: bool,
+    /// What was last said about a connection that does not stand.
+    complained: Option<String>,
 }
 
 enum Out {
@@ -108,7 +116,7 @@ impl Uplink {
             outbox: VecDeque::new(),
             refused: VecDeque::new(),
             leaving: None,
-            complained: false,
+            complained: None,
         };
         runner.run().await;
     }
@@ -128,9 +136,12 @@ impl Runner {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut requests_open = true;
+        let mut closed_ticks = 0;
         loop {
             let outbound = link.outbound();
-            let has_out = !self.outbox.is_empty() && outbound.is_some();
+            // A session that takes nothing more is about to say why.
+            let is_closed = outbound.as_ref().is_some_and(mpsc::Sender::is_closed);
+            let has_out = !self.outbox.is_empty() && outbound.is_some() && !is_closed;
             let permit = async {
                 match outbound {
                     Some(outbound) => outbound.reserve_owned().await,
@@ -149,41 +160,44 @@ impl Runner {
                         self.request(Request::Leave(Duration::ZERO, "shutdown".into())).await;
                     }
                 },
-                permit = permit, if has_out => match permit {
-                    Ok(permit) => {
-                        if let Some(message) = self.next_out().await {
-                            permit.send(message);
-                        }
+                permit = permit, if has_out => {
+                    if let Ok(permit) = permit
+                        && let Some(message) = self.next_out().await
+                    {
+                        permit.send(message);
                     }
-                    Err(_) => broken = Some("the session was closed".to_owned()),
-                },
+                }
                 turn = link.turn() => match turn {
                     Turn::Waited => link = self.connect(),
-                    Turn::Connected(inbound) => {
+                    Turn::Connected(opened) => {
                         let outbound = link.outbound().expect("it was connecting");
-                        link = Link::Up(inbound, outbound);
+                        link = Link::Up(opened, outbound);
                     }
                     Turn::Message(message) => broken = self.message(*message).await,
-                    Turn::Ended(why) => broken = Some(why),
+                    Turn::Ended(trouble) => broken = Some(trouble.line()),
                     Turn::Fenced(why) => {
                         link = self.fenced(&why).await;
                         continue;
                     }
                 },
+                () = self.up.changes.next() => {
+                    link = self.anew().await;
+                    continue;
+                }
                 _ = tick.tick() => {
                     let live = !self.up.board.running().is_empty();
                     broken = self.step(Event::Tick { live }).await;
+                    closed_ticks = if is_closed { closed_ticks + 1 } else { 0 };
+                    if closed_ticks > CLOSED_TICKS {
+                        broken = Some("the session was closed".to_owned());
+                    }
                 }
             }
             if self.is_over() {
                 // Dropping the sender ends the stream behind the last message;
                 // dropping the receiver before the aggregator has ended its side
                 // would take the last message back.
-                if let Link::Up(mut inbound, outbound) = link {
-                    drop(outbound);
-                    let ends = async { while let Ok(Some(_)) = inbound.message().await {} };
-                    let _ = tokio::time::timeout(Duration::from_secs(1), ends).await;
-                }
+                let _ = tokio::time::timeout(Duration::from_secs(1), link.end()).await;
                 return;
             }
             if let Some(why) = broken {
@@ -197,12 +211,14 @@ impl Runner {
         self.outbox.clear();
         self.step(Event::Disconnected).await;
         let delay = self.backoff.failed(rand::random::<f64>());
-        if self.complained {
+        // Each reason once: the time of day in it makes no other reason.
+        let reason: String = why.chars().filter(|c| !c.is_ascii_digit()).collect();
+        if self.complained.as_ref() == Some(&reason) {
             tracing::debug!(why, "no connection to the aggregator");
         } else {
-            self.complained = true;
+            self.complained = Some(reason);
             tracing::warn!(
-                aggregator = self.up.url,
+                aggregator = self.up.dialer.url(),
                 why,
                 "no connection to the aggregator; trying again, samples stay in the spool"
             );
@@ -218,13 +234,21 @@ impl Runner {
         let delay = Backoff::fenced(rand::random::<f64>());
         tracing::warn!(
             agent = %self.up.agent_id,
-            aggregator = self.up.url,
+            aggregator = self.up.dialer.url(),
             why,
             "another agent uses this agent's id: give one of them another with --agent-id; \
              trying again in {} s, samples stay in the spool",
             delay.as_secs()
         );
         Link::wait(delay)
+    }
+
+    /// Connects with what this agent has got to show since.
+    async fn anew(&mut self) -> Link {
+        tracing::info!("there is a new certificate or token: connecting anew");
+        self.outbox.clear();
+        self.step(Event::Disconnected).await;
+        self.connect()
     }
 
     fn connect(&mut self) -> Link {
@@ -238,7 +262,7 @@ impl Runner {
                 self.outbox.push_back(Out::Ready(Box::new(hello)));
             }
         }
-        Link::connect(self.up.url.clone(), outbound, messages)
+        Link::connect(self.up.dialer.clone(), outbound, messages)
     }
 
     fn is_over(&self) -> bool {
@@ -358,8 +382,8 @@ impl Runner {
                     ));
                 }
                 self.backoff.worked();
-                self.complained = false;
-                tracing::info!(aggregator = self.up.url, "connected");
+                self.complained = None;
+                tracing::info!(aggregator = self.up.dialer.url(), "connected");
                 let committed = welcome
                     .committed
                     .iter()

@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
 use gapscope_proto::host::{Exchange, HostRecord};
+use gapscope_proto::tls::Dialer;
 use gapscope_proto::wire::{Ping, clock_client::ClockClient};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::link::{chain, endpoint};
+use super::link::{CONNECT_WITHIN, settings};
 use crate::backoff::Backoff;
 use crate::spool::Spool;
 
@@ -30,7 +31,7 @@ const PONG_LIMIT: Duration = Duration::from_secs(1);
 
 /// Exchanges time with the aggregator.
 pub struct Exchanger {
-    url: String,
+    dialer: Arc<Dialer>,
     clock: Arc<dyn Clock>,
     spool: Spool,
     /// When the newest run began, RAW ns.
@@ -40,13 +41,13 @@ pub struct Exchanger {
 impl Exchanger {
     /// `run_began_ns` is set by whoever starts a run.
     pub fn new(
-        url: String,
+        dialer: Arc<Dialer>,
         clock: Arc<dyn Clock>,
         spool: Spool,
         run_began_ns: Arc<AtomicI64>,
     ) -> Self {
         Self {
-            url,
+            dialer,
             clock,
             spool,
             run_began_ns,
@@ -71,22 +72,19 @@ impl Exchanger {
     }
 
     async fn session(&self, backoff: &mut Backoff) -> String {
-        let channel = match endpoint(&self.url) {
-            Ok(endpoint) => endpoint.connect().await,
-            Err(error) => Err(error),
-        };
-        let channel = match channel {
-            Ok(channel) => channel,
-            Err(error) => return chain(&error),
+        let line = match self.dialer.dial(CONNECT_WITHIN, settings).await {
+            Ok(line) => line,
+            Err(trouble) => return trouble.line(),
         };
         let (pings, outbound) = mpsc::channel(1);
-        let mut client = ClockClient::new(channel)
+        let mut client = ClockClient::new(line.service())
             .max_decoding_message_size(4096)
             .max_encoding_message_size(4096);
         let mut pongs = match client.exchange(ReceiverStream::new(outbound)).await {
             Ok(response) => response.into_inner(),
-            Err(status) => return status.message().to_owned(),
+            Err(status) => return line.explain(&status).line(),
         };
+        let mut changes = self.dialer.changes();
         let mut number = 0;
         loop {
             for _ in 0..BURST {
@@ -119,7 +117,12 @@ impl Exchanger {
                     }))
                     .await;
             }
-            self.pause().await;
+            tokio::select! {
+                () = self.pause() => {}
+                () = changes.next() => {
+                    return "there is a new certificate or token".to_owned();
+                }
+            }
         }
     }
 

@@ -2,48 +2,53 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use gapscope_proto::tls::{Dialer, Line, Trouble};
 use gapscope_proto::wire::{AgentMessage, AggregatorMessage, collector_client::CollectorClient};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
 /// Longest message either way; frames are at most 1 MiB.
 const MAX_MESSAGE: usize = 4 << 20;
 
+/// How long connecting may take.
+pub(super) const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+
 /// The channel's settings, for both connections.
-pub(super) fn endpoint(url: &str) -> Result<Endpoint, tonic::transport::Error> {
-    Ok(Endpoint::from_shared(url.to_owned())?
-        .connect_timeout(Duration::from_secs(3))
-        .tcp_nodelay(true)
+pub(super) fn settings(endpoint: Endpoint) -> Endpoint {
+    endpoint
         .http2_keep_alive_interval(Duration::from_secs(2))
         .keep_alive_timeout(Duration::from_secs(4))
         .keep_alive_while_idle(true)
         .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(2 << 20))
+        .initial_connection_window_size(2 << 20)
 }
 
-type Connecting =
-    Pin<Box<dyn Future<Output = Result<Streaming<AggregatorMessage>, String>> + Send>>;
+/// An open session: what comes in, and the line that says why it breaks.
+pub(super) struct Opened {
+    inbound: Streaming<AggregatorMessage>,
+    line: Line,
+}
+
+type Connecting = Pin<Box<dyn Future<Output = Result<Opened, Trouble>> + Send>>;
 
 /// One connection after the other.
 pub(super) enum Link {
     Waiting(Pin<Box<tokio::time::Sleep>>),
     Connecting(Connecting, mpsc::Sender<AgentMessage>),
-    Up(
-        Box<Streaming<AggregatorMessage>>,
-        mpsc::Sender<AgentMessage>,
-    ),
+    Up(Box<Opened>, mpsc::Sender<AgentMessage>),
 }
 
 /// What happened on a link.
 pub(super) enum Turn {
     Waited,
-    Connected(Box<Streaming<AggregatorMessage>>),
+    Connected(Box<Opened>),
     Message(Box<AggregatorMessage>),
-    Ended(String),
+    Ended(Trouble),
     /// A newer session of this agent's id has taken over.
     Fenced(String),
 }
@@ -56,24 +61,22 @@ impl Link {
 
     /// Connects and opens a session that sends what comes out of `messages`.
     pub(super) fn connect(
-        url: String,
+        dialer: Arc<Dialer>,
         outbound: mpsc::Sender<AgentMessage>,
         messages: mpsc::Receiver<AgentMessage>,
     ) -> Self {
         let connecting = Box::pin(async move {
-            let channel: Channel = endpoint(&url)
-                .map_err(|error| error.to_string())?
-                .connect()
-                .await
-                .map_err(|error| chain(&error))?;
-            let mut client = CollectorClient::new(channel)
+            let line = dialer.dial(CONNECT_WITHIN, settings).await?;
+            let mut client = CollectorClient::new(line.service())
                 .max_decoding_message_size(MAX_MESSAGE)
                 .max_encoding_message_size(MAX_MESSAGE);
-            let response = client
-                .session(ReceiverStream::new(messages))
-                .await
-                .map_err(|status| status.message().to_owned())?;
-            Ok(response.into_inner())
+            match client.session(ReceiverStream::new(messages)).await {
+                Ok(response) => Ok(Opened {
+                    inbound: response.into_inner(),
+                    line,
+                }),
+                Err(status) => Err(line.explain(&status)),
+            }
         });
         Self::Connecting(connecting, outbound)
     }
@@ -86,17 +89,25 @@ impl Link {
                 Turn::Waited
             }
             Self::Connecting(connecting, _) => match connecting.as_mut().await {
-                Ok(inbound) => Turn::Connected(Box::new(inbound)),
+                Ok(opened) => Turn::Connected(Box::new(opened)),
                 Err(why) => Turn::Ended(why),
             },
-            Self::Up(inbound, _) => match inbound.message().await {
+            Self::Up(opened, _) => match opened.inbound.message().await {
                 Ok(Some(message)) => Turn::Message(Box::new(message)),
-                Ok(None) => Turn::Ended("the aggregator closed the session".to_owned()),
+                Ok(None) => Turn::Ended(Trouble::new("the aggregator closed the session")),
                 Err(status) if status.code() == tonic::Code::Aborted => {
                     Turn::Fenced(status.message().to_owned())
                 }
-                Err(status) => Turn::Ended(status.message().to_owned()),
+                Err(status) => Turn::Ended(opened.line.explain(&status)),
             },
+        }
+    }
+
+    /// Waits until the aggregator has ended its side of a session that is over.
+    pub(super) async fn end(self) {
+        if let Self::Up(mut opened, outbound) = self {
+            drop(outbound);
+            while let Ok(Some(_)) = opened.inbound.message().await {}
         }
     }
 
@@ -107,18 +118,4 @@ impl Link {
             Self::Connecting(_, outbound) | Self::Up(_, outbound) => Some(outbound.clone()),
         }
     }
-}
-
-/// An error with its causes: tonic's own text says only "transport error".
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

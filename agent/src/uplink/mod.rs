@@ -1,7 +1,8 @@
 //! The way to the aggregator: [`session`] decides, [`client`] performs,
-//! [`clock`] exchanges time on a connection of its own.
+//! [`clock`] exchanges time on a connection of its own, [`trial`] tries the way out.
 
 pub mod client;
 pub mod clock;
 mod link;
 pub mod session;
+pub mod trial;

@@ -1,15 +1,27 @@
 //! Connections to an aggregator.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use gapscope_proto::clock::SystemClock;
+use gapscope_proto::tls::dial::of_status;
+use gapscope_proto::tls::{ClientFiles, Dialer, Secured};
 use gapscope_proto::wire::control_client::ControlClient;
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
-use crate::output::hinted;
+use crate::output::{hinted, in_trouble};
 
-/// Where the aggregator is.
+/// A connection that asks an aggregator for something.
+pub type Control = ControlClient<Secured>;
+
+/// How long connecting may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// Where the aggregator is, and how one shows oneself to it.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Aggregator {
     /// Where the aggregator is.
@@ -20,6 +32,38 @@ pub struct Aggregator {
         default_value = "http://127.0.0.1:7350"
     )]
     pub url: String,
+    /// Certificate of the CA by which the aggregator is known (https://).
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "GAPSCOPE_CA",
+        help_heading = "Security"
+    )]
+    pub ca: Option<PathBuf>,
+    /// Own certificate.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "GAPSCOPE_CERT",
+        help_heading = "Security"
+    )]
+    pub cert: Option<PathBuf>,
+    /// Its key.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "GAPSCOPE_KEY",
+        help_heading = "Security"
+    )]
+    pub key: Option<PathBuf>,
+    /// File with a bearer token.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "GAPSCOPE_TOKEN_FILE",
+        help_heading = "Security"
+    )]
+    pub token_file: Option<PathBuf>,
 }
 
 /// Runs a command's future.
@@ -38,38 +82,28 @@ impl Aggregator {
     /// Connects to its control service.
     ///
     /// # Errors
-    /// When nobody answers, with a hint.
-    pub async fn control(&self) -> anyhow::Result<ControlClient<Channel>> {
-        let wrong = |why: String| {
-            hinted(
-                format!("`{}` is not the URL of an aggregator: {why}", self.url),
-                "write it as http://HOST:PORT",
-            )
+    /// When nobody answers, it is the wrong one, or one is not let in, with a hint.
+    pub async fn control(&self) -> anyhow::Result<Control> {
+        let files = ClientFiles {
+            ca: self.ca.clone(),
+            cert: self.cert.clone(),
+            key: self.key.clone(),
+            token: self.token_file.clone(),
         };
-        let endpoint = Endpoint::from_shared(self.url.clone()).map_err(|e| wrong(root(&e)))?;
-        if endpoint.uri().scheme_str() != Some("http") || endpoint.uri().port().is_none() {
-            return Err(wrong("no http:// or no port".to_owned()));
-        }
-        let channel = endpoint
-            .connect_timeout(Duration::from_secs(5))
-            .connect()
+        let dialer =
+            Dialer::new(&self.url, &files, Arc::new(SystemClock::new())).map_err(in_trouble)?;
+        let line = dialer
+            .dial(CONNECT_WITHIN, |endpoint| endpoint)
             .await
-            .map_err(|error| {
-                hinted(
-                    format!("no aggregator answers at {}: {}", self.url, root(&error)),
-                    "start one with `gapscope-aggregator serve`, or say where it is with --aggregator URL",
-                )
-            })?;
-        Ok(ControlClient::new(channel))
+            .map_err(in_trouble)?;
+        // A refused certificate shows only in the first answer (TLS 1.3), and only
+        // the line can say what it meant.
+        HealthClient::new(line.service())
+            .check(HealthCheckRequest::default())
+            .await
+            .map_err(|status| in_trouble(line.explain(&status)))?;
+        Ok(ControlClient::new(line.service()))
     }
-}
-
-fn root(error: &dyn std::error::Error) -> String {
-    let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
 }
 
 /// What an aggregator answered, as an error for a person.
@@ -78,7 +112,7 @@ pub fn refused(status: Status) -> anyhow::Error {
         Code::Unknown | Code::Unavailable | Code::DeadlineExceeded => {
             anyhow::anyhow!("the aggregator broke off: {}", status.message())
         }
-        _ => anyhow::anyhow!("{}", status.message()),
+        _ => in_trouble(of_status(&status)),
     }
 }
 
@@ -86,10 +120,7 @@ pub fn refused(status: Status) -> anyhow::Error {
 ///
 /// # Errors
 /// When there is none, or several.
-pub async fn resolve_run(
-    control: &mut ControlClient<Channel>,
-    wanted: &str,
-) -> anyhow::Result<String> {
+pub async fn resolve_run(control: &mut Control, wanted: &str) -> anyhow::Result<String> {
     let runs = control
         .list_runs(gapscope_proto::wire::ListRunsRequest {})
         .await

@@ -4,6 +4,7 @@ use crate::cli::Command;
 use crate::exit::Exit;
 
 pub mod agents;
+pub mod certs;
 pub mod client;
 pub mod clock;
 pub mod compare;
@@ -18,6 +19,7 @@ pub mod serve;
 pub mod shown;
 pub mod start;
 pub mod stop;
+pub mod tokens;
 
 /// Carries out a subcommand.
 ///
@@ -36,5 +38,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<Exit> {
         Command::Compare(args) => compare::run(args),
         Command::Plan(args) => plan::run(args),
         Command::Import(args) => import::run(args),
+        Command::Certs(command) => certs::run(command),
+        Command::Tokens(command) => tokens::run(command),
     }
 }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use gapscope_proto::clock::SystemClock;
+use gapscope_proto::tls::ServerFiles;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::auth::gate::Security;
 use crate::exit::Exit;
 use crate::output::{hinted, note};
 use crate::server::{Config, serve};
@@ -30,6 +32,37 @@ pub struct Args {
     /// change what is sent.
     #[arg(long)]
     pub insecure_clear_text: bool,
+    /// Own certificate: serve TLS.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_key",
+        help_heading = "Security"
+    )]
+    pub tls_cert: Option<PathBuf>,
+    /// Its key.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        help_heading = "Security"
+    )]
+    pub tls_key: Option<PathBuf>,
+    /// Let in who shows a certificate of this CA.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        help_heading = "Security"
+    )]
+    pub client_ca: Option<PathBuf>,
+    /// Let in who shows a token of this list (`tokens add` makes it).
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    pub tokens: Option<PathBuf>,
+    /// Let in nobody of this list: agent:ID, operator:NAME, viewer:NAME or
+    /// serial:HEX, one a line.
+    #[arg(long, value_name = "FILE", help_heading = "Security")]
+    pub deny: Option<PathBuf>,
     /// End when the process that started this one ends.
     #[arg(long)]
     pub die_with_parent: bool,
@@ -40,14 +73,9 @@ pub struct Args {
 /// # Errors
 /// When it cannot listen, or the data folder cannot be used.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
-    if !args.listen.ip().is_loopback() && !args.insecure_clear_text {
-        return Err(hinted(
-            format!(
-                "cannot listen on {}: it is not a loopback address, and what is sent is not encrypted",
-                args.listen
-            ),
-            "use an ssh tunnel to 127.0.0.1, or accept the risk with --insecure-clear-text",
-        ));
+    if let Err(error) = check(&args) {
+        crate::output::error(&error);
+        return Ok(Exit::Usage);
     }
     if std::fs::metadata(&args.data).is_ok_and(|meta| !meta.is_dir()) {
         return Err(hinted(
@@ -70,6 +98,71 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Ok)
 }
 
+/// What does not go together.
+fn check(args: &Args) -> anyhow::Result<()> {
+    let beyond = !args.listen.ip().is_loopback();
+    let listen = args.listen;
+    if args.tls_cert.is_some() {
+        if args.client_ca.is_none() && args.tokens.is_none() {
+            return Err(hinted(
+                "with --tls-cert alone, whoever connects may do everything",
+                "say by what people and agents are known: --client-ca FILE, --tokens FILE, or both",
+            ));
+        }
+        if args.insecure_clear_text {
+            return Err(hinted(
+                "--insecure-clear-text and --tls-cert contradict each other",
+                "leave one of them out",
+            ));
+        }
+    } else if beyond && !args.insecure_clear_text {
+        return Err(hinted(
+            format!(
+                "cannot listen on {listen}: it is not a loopback address, and what is sent is not encrypted"
+            ),
+            "`gapscope-aggregator certs init DIR` makes what --tls-cert, --tls-key and --client-ca need; or use an ssh tunnel to 127.0.0.1, or accept the risk with --insecure-clear-text",
+        ));
+    } else if beyond && args.tokens.is_some() {
+        return Err(hinted(
+            format!(
+                "tokens would come to {listen} in clear text: anyone on the way could use them"
+            ),
+            "serve TLS with --tls-cert and --tls-key, or listen on 127.0.0.1",
+        ));
+    }
+    if args.deny.is_some() && args.client_ca.is_none() && args.tokens.is_none() {
+        return Err(hinted(
+            "--deny alone keeps nobody out: nobody is asked who he is",
+            "say by what people and agents are known: --client-ca FILE, --tokens FILE, or both",
+        ));
+    }
+    Ok(())
+}
+
+fn security(args: &Args) -> Security {
+    let pair = args.tls_cert.clone().zip(args.tls_key.clone());
+    Security {
+        tls: pair.map(|(cert, key)| ServerFiles {
+            cert,
+            key,
+            client_ca: args.client_ca.clone(),
+            client_may_be_bare: args.tokens.is_some(),
+        }),
+        tokens: args.tokens.clone(),
+        deny: args.deny.clone(),
+    }
+}
+
+/// Who is let in, in a few words.
+fn known_by(args: &Args) -> &'static str {
+    match (args.client_ca.is_some(), args.tokens.is_some()) {
+        (false, false) => "whoever connects may do everything",
+        (true, false) => "callers are known by certificate",
+        (false, true) => "callers are known by token",
+        (true, true) => "callers are known by certificate or token",
+    }
+}
+
 async fn serve_until_signal(args: Args) -> anyhow::Result<()> {
     // Before anything is announced, so that a signal right after is not missed.
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
@@ -88,14 +181,21 @@ async fn serve_until_signal(args: Args) -> anyhow::Result<()> {
         data: args.data.clone(),
         clock: Arc::new(SystemClock::new()),
         disk: Disk::default(),
+        security: security(&args),
+    };
+    let scheme = if config.security.tls.is_some() {
+        "https"
+    } else {
+        "http"
     };
     let ready = || {
         if let Some(path) = &args.address_file {
             write_address(path, address)?;
         }
         note(format_args!(
-            "gapscope-aggregator serves http://{address}, runs in {}",
-            args.data.display()
+            "gapscope-aggregator serves {scheme}://{address}, runs in {}; {}",
+            args.data.display(),
+            known_by(&args)
         ));
         Ok(())
     };

@@ -1,5 +1,6 @@
 //! What a run's task is asked, and what it tells.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,8 +77,17 @@ pub struct Status {
 pub struct Handle {
     /// Its queue.
     pub commands: mpsc::Sender<Command>,
+    /// The agents that were chosen for it.
+    pub chosen: Arc<BTreeSet<AgentId>>,
     /// How it stands.
     pub status: watch::Receiver<Status>,
     /// Done when the task has ended and the folder is free.
     pub ended: CancellationToken,
+}
+
+impl Handle {
+    /// Whether this run takes something from a session.
+    pub fn takes_part(&self, session: &Session) -> bool {
+        !session.only_its_runs || self.chosen.contains(&session.agent)
+    }
 }

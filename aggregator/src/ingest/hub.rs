@@ -314,9 +314,11 @@ impl Hub {
         self.shutdown.cancel();
     }
 
-    /// Adds something to be said against a run's data.
-    pub async fn caveat(&self, run: RunId, caveat: String) {
-        if let Ok(Some(handle)) = self.run(run).await {
+    /// Adds something that an agent has to say against a run's data.
+    pub async fn caveat(&self, run: RunId, from: &Session, caveat: String) {
+        if let Ok(Some(handle)) = self.run(run).await
+            && handle.takes_part(from)
+        {
             // A run that has ended meanwhile has nothing to add.
             let _ = handle.commands.send(Command::Caveat(caveat)).await;
         }

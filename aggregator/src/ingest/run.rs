@@ -99,6 +99,8 @@ pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken
         trouble: None,
     });
     let ended = CancellationToken::new();
+    let agents = store.manifest().agents.iter();
+    let chosen = Arc::new(agents.map(|agent| agent.agent_id.clone()).collect());
     let mut task = RunTask {
         store: Slot(Some(store)),
         clock,
@@ -122,6 +124,7 @@ pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken
     });
     Handle {
         commands,
+        chosen,
         status: watcher,
         ended,
     }

@@ -14,11 +14,12 @@ use gapscope_proto::wire::agent_message::Kind as FromAgent;
 use gapscope_proto::wire::aggregator_message::Kind;
 use prost::Message;
 use tokio::sync::oneshot;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::command::Command;
 use super::hub::{Agent, Hub};
 use super::session::{Link, Session};
+use crate::auth::caller::{Caller, status};
 use crate::store::LossRecord;
 use crate::store::manifest::{RunState, TargetEntry};
 
@@ -60,8 +61,11 @@ impl wire::collector_server::Collector for CollectorService {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (link, messages) = Link::new(&self.hub.shutdown);
         let hub = self.hub.clone();
+        // Without it nobody has decided about this call.
+        let caller = request.extensions().get::<Caller>().cloned();
+        let caller = caller.ok_or_else(|| Status::internal("the caller was not looked at"))?;
         tokio::spawn(async move {
-            match serve(&hub, &link, request.into_inner()).await {
+            match serve(&hub, &link, &caller, request.into_inner()).await {
                 Ok(()) => link.finish(),
                 Err(status) => link.close(status),
             }
@@ -96,6 +100,7 @@ async fn next(
 async fn serve(
     hub: &Arc<Hub>,
     link: &Arc<Link>,
+    caller: &Caller,
     mut inbound: Streaming<wire::AgentMessage>,
 ) -> Result<(), Status> {
     let Some(first) = next(link, &mut inbound).await? else {
@@ -106,7 +111,7 @@ async fn serve(
             "the first message must be a Hello",
         ));
     };
-    let session = welcome(hub, link, hello).await?;
+    let session = welcome(hub, link, caller, hello).await?;
     let beating = tokio::spawn(beat(hub.clone(), link.clone()));
     let result = take_in(hub, &session, &mut inbound).await;
     beating.abort();
@@ -140,6 +145,7 @@ fn bad(field: &str, why: impl std::fmt::Display) -> Status {
 async fn welcome(
     hub: &Arc<Hub>,
     link: &Arc<Link>,
+    caller: &Caller,
     hello: wire::Hello,
 ) -> Result<Arc<Session>, Status> {
     if hello.protocol != PROTOCOL_VERSION {
@@ -149,6 +155,10 @@ async fn welcome(
         )));
     }
     let id: AgentId = hello.agent_id.parse().map_err(|e| bad("agent_id", e))?;
+    caller.may_speak_for(&id).map_err(|trouble| {
+        tracing::warn!("refused: {}", trouble.line());
+        status(Code::PermissionDenied, &trouble)
+    })?;
     let incarnation = Incarnation::new(hello.incarnation).map_err(|e| bad("incarnation", e))?;
     if hello.streams.len() > MAX_OFFERED || hello.targets.len() > MAX_OFFERED {
         return Err(bad("streams", format!("at most {MAX_OFFERED} are allowed")));
@@ -183,6 +193,7 @@ async fn welcome(
         id: hub.session_number(),
         agent: id.clone(),
         incarnation,
+        only_its_runs: caller.is_known(),
         link: link.clone(),
     });
     let agent = Agent {
@@ -224,6 +235,13 @@ async fn welcome(
             }
             continue;
         };
+        if !handle.takes_part(&session) {
+            // Its frames get their Nack.
+            if running.contains(&run) {
+                ended.push((run, "this agent was not chosen for this run"));
+            }
+            continue;
+        }
         let (reply, answer) = oneshot::channel();
         let attach = Command::Attach {
             session: session.clone(),
@@ -290,7 +308,7 @@ async fn take_in(
                 if let Ok(run) = refused.run_id.parse() {
                     let caveat = format!("agent `{}` refused: {}", session.agent, refused.reason);
                     hub.refuse(run, &session.agent, refused.reason);
-                    hub.caveat(run, caveat).await;
+                    hub.caveat(run, session, caveat).await;
                 }
             }
             FromAgent::Goodbye(goodbye) => {
@@ -357,6 +375,19 @@ async fn to_run(
             );
             return Ok(());
         };
+        if !handle.takes_part(session) {
+            nack(
+                session,
+                Some((&stream).into()),
+                wire::NackReason::UnknownRun,
+                first_seq,
+                format!(
+                    "agent `{}` was not chosen for run {}",
+                    session.agent, stream.run
+                ),
+            );
+            return Ok(());
+        }
         let refused = tokio::select! {
             () = session.link.closed() => return Ok(()),
             sent = handle.commands.send(command) => match sent {

@@ -117,6 +117,8 @@ pub struct Session {
     pub agent: AgentId,
     /// Which start of the agent.
     pub incarnation: Incarnation,
+    /// It has shown who it is, so it is held to the runs that it was chosen for.
+    pub only_its_runs: bool,
     /// The way to the agent.
     pub link: Arc<Link>,
 }

@@ -14,6 +14,12 @@ pub fn rfc3339(realtime_ns: i64) -> String {
     )
 }
 
+/// Seconds since 1970 as a date and time in UTC, for a sentence.
+pub fn minute(realtime_s: i64) -> String {
+    let text = rfc3339(realtime_s.saturating_mul(1_000_000_000));
+    format!("{} {} UTC", &text[..10], &text[11..16])
+}
+
 /// Days since 1970-01-01 to a date of the Gregorian calendar. Counts eras of 400
 /// years from the first of March, so that the leap day is a year's last.
 fn civil(days: i64) -> (i64, i64, i64) {
@@ -26,6 +32,15 @@ fn civil(days: i64) -> (i64, i64, i64) {
     let day = of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
     (era * 400 + year + i64::from(month <= 2), month, day)
+}
+
+/// Days from 1970-01-01 to a date of the Gregorian calendar: `civil` backwards.
+pub fn day(year: i64, month: i64, day: i64) -> i64 {
+    let year = year - i64::from(month <= 2);
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
 #[cfg(test)]
@@ -45,5 +60,12 @@ mod tests {
         check(1_773_200_744_123_456_789, "2026-03-11T03:45:44.123Z");
         check(4_107_542_399_999_000_000, "2100-02-28T23:59:59.999Z");
         check(4_107_542_400_000_000_000, "2100-03-01T00:00:00.000Z");
+        assert_eq!(minute(1_773_200_744), "2026-03-11 03:45 UTC");
+        for days in -200_000..200_000 {
+            let (year, month, of_month) = civil(days);
+            assert_eq!(day(year, month, of_month), days);
+        }
+        // Beyond what nanoseconds can hold, the last moment that they can.
+        assert_eq!(minute(i64::MAX), "2262-04-11 23:47 UTC");
     }
 }
