@@ -94,10 +94,7 @@ async fn carry(client: TcpStream, server: TcpStream, kept: &Mutex<Vec<u8>>) {
     };
     let down = async {
         let mut buffer = vec![0; KEPT];
-        loop {
-            let Ok(n @ 1..) = from_server.read(&mut buffer).await else {
-                break;
-            };
+        while let Ok(n @ 1..) = from_server.read(&mut buffer).await {
             {
                 let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                 let room = KEPT.saturating_sub(kept.len()).min(n);

@@ -696,7 +696,7 @@ fn packet(number: u8, body: &[u8]) -> Vec<u8> {
 fn greeting_of(plugin: &str) -> Vec<u8> {
     let capabilities: u32 = 1 | 0x0200 | 0x2000 | 0x8000 | 0x0008_0000;
     let [a, b, c, d] = capabilities.to_le_bytes();
-    let mut body = b"\x0a8.0.99-hostile\0\x01\0\0\012345678\0".to_vec();
+    let mut body = b"\x0a8.0.99-hostile\0\x01\0\0\x0012345678\0".to_vec();
     body.extend_from_slice(&[a, b, 33, 2, 0, c, d, 21]);
     body.extend_from_slice(&[0; 10]);
     body.extend_from_slice(b"123456789012\0");

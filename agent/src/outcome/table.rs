@@ -219,6 +219,14 @@ pub const WAYS: &[Way] = {
         ),
         way(
             O::AgentError,
+            C::Unsupported,
+            "what this client does is not supported there: it is left out, with a caveat",
+            "an error packet to the set-up, before anything worked",
+            false,
+            "a canary whose statement the embedded server does not know",
+        ),
+        way(
+            O::AgentError,
             C::NoFileHandles,
             "the agent has no file handle left",
             "EMFILE, ENFILE",

@@ -115,13 +115,11 @@ impl Endpoint {
         }
         let mut breaker = lock(&self.breaker);
         match result {
-            Err(verdict) if outcome::is_overload(verdict) => {
-                if breaker.refused(now_ns) {
-                    tracing::warn!(
-                        target_name = %self.name, why = verdict.text,
-                        "the circuit breaker is open: no new connections for a while"
-                    );
-                }
+            Err(verdict) if outcome::is_overload(verdict) && breaker.refused(now_ns) => {
+                tracing::warn!(
+                    target_name = %self.name, why = verdict.text,
+                    "the circuit breaker is open: no new connections for a while"
+                );
             }
             Ok(()) if connected => breaker.went_well(),
             _ => {}

@@ -44,6 +44,9 @@ pub(crate) struct Facts {
     pub(crate) peers: BTreeMap<String, u64>,
 }
 
+/// The server connections behind one held connection, and its statements.
+type Behind<'a> = (BTreeSet<(&'a str, u64)>, u64);
+
 /// By nearest rank: the smallest value that `permille` of all do not exceed.
 pub(crate) fn quantile(sorted: &[u64], permille: usize) -> Option<u64> {
     let rank = (sorted.len() * permille).div_ceil(1000).max(1);
@@ -92,7 +95,7 @@ impl Facts {
     pub(crate) fn of(samples: &[Sample], floor: &[Sample]) -> Self {
         let mut facts = Self::default();
         let mut last_answer: BTreeMap<(Style, u16), i64> = BTreeMap::new();
-        let mut behind: BTreeMap<(u16, u32), (BTreeSet<(&str, u64)>, u64)> = BTreeMap::new();
+        let mut behind: BTreeMap<(u16, u32), Behind<'_>> = BTreeMap::new();
         let mut owners: BTreeMap<(&str, u64), BTreeSet<u16>> = BTreeMap::new();
         for sample in samples {
             let group = if sample.style.is_held() {

@@ -484,10 +484,18 @@ pub(crate) fn has_columns(frame: &DataFrame, table: &HostTable) -> bool {
 }
 
 /// The rows and columns of one table among live host records.
-pub(crate) fn pick_host_table(live: LazyFrame, table: &HostTable) -> LazyFrame {
+pub(crate) fn pick_host_table(mut live: LazyFrame, table: &HostTable) -> LazyFrame {
+    // Parts that an older build wrote lack the columns of newer records.
+    let there = live.collect_schema().ok();
     let columns: Vec<Expr> = schema::host_table_schema(table)
-        .iter_names()
-        .map(|name| col(name.clone()))
+        .iter()
+        .map(|(name, kind)| {
+            if there.as_ref().is_none_or(|there| there.contains(name)) {
+                col(name.clone())
+            } else {
+                lit(NULL).cast(kind.clone()).alias(name.clone())
+            }
+        })
         .collect();
     live.filter(col(schema::host::KIND).eq(lit(table.kind)))
         .select(columns)
