@@ -270,6 +270,7 @@ fn write_frame(frame: &Frame, from: u64, out: &mut impl Write) -> io::Result<()>
                     HostRecord::Started(started) => ("started", json!(started)),
                     HostRecord::Ended(ended) => ("ended", json!(ended)),
                     HostRecord::Ledger(entry) => ("ledger", json!(entry)),
+                    HostRecord::Control(entry) => ("control", json!(entry)),
                 };
                 let mut line = line_of(&frame.stream, name);
                 line.insert("seq".into(), json!(seq));

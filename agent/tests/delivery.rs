@@ -35,7 +35,9 @@ fn config(url: &str, data: &Path, server: &Server) -> Config {
             database: None,
             identity: None,
             max_connects_per_second: 1_000,
+            reach: gapscope_agent::reach::Reach::default(),
         }],
+        control: None,
         writes: None,
     }
 }

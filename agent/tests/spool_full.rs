@@ -234,7 +234,9 @@ async fn with_a_small_spool(
             database: None,
             identity: None,
             max_connects_per_second: 1_000,
+            reach: gapscope_agent::reach::Reach::default(),
         }],
+        control: None,
         writes: None,
     };
     let shutdown = CancellationToken::new();
