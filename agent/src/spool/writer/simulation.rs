@@ -58,6 +58,8 @@ struct Inner {
     faults: Faults,
     /// Whether any operation has failed in this life.
     has_failed: bool,
+    /// Whether a sync has, in this life.
+    has_forgotten: bool,
     capacity: usize,
     /// Operations until the crash.
     ops_left: Option<u32>,
@@ -351,6 +353,7 @@ impl VfsFile for SimFile {
             }
         }
         if fails {
+            inner.has_forgotten = true;
             Err(inner.fail("sync"))
         } else {
             Ok(())
@@ -476,6 +479,9 @@ struct Truth {
     acked: u64,
     /// Gone without a word, because not even the state could be saved.
     silent: BTreeSet<u64>,
+    /// A sync failed, and the process that knew is gone: what the kernel has
+    /// dropped looks whole until power is lost. Nobody can tell then.
+    suspect: bool,
     /// In this life.
     held: BTreeMap<u64, FrameRef>,
     lost: Vec<Loss>,
@@ -637,6 +643,11 @@ impl World {
             truth.held.clear();
             truth.lost.clear();
         }
+        if std::mem::take(&mut self.disk.inner().has_forgotten) {
+            self.streams
+                .values_mut()
+                .for_each(|truth| truth.suspect = true);
+        }
         self.listen();
         self.check_start(may_lose, &known_lost);
         self.disk.inner().ops_left = None;
@@ -693,7 +704,8 @@ impl World {
                     || leftover
                         .iter()
                         .any(|(s, range)| s == stream && range.contains(&seq));
-                if self.was_unsaved && !is_held && !is_lost && seq > truth.acked {
+                if (self.was_unsaved || truth.suspect) && !is_held && !is_lost && seq > truth.acked
+                {
                     truth.silent.insert(seq);
                 }
                 assert!(
