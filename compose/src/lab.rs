@@ -14,7 +14,7 @@ use crate::runtime::embedded::{EmbeddedBackend, EmbeddedProxy};
 use crate::runtime::process::find::Named;
 use crate::runtime::process::haproxy::Haproxy;
 use crate::runtime::process::mariadb::{self, Mariadb};
-use crate::runtime::process::{Host, haproxy};
+use crate::runtime::process::{Host, haproxy, net};
 use crate::runtime::{Backend, Proxy};
 use crate::scenario::{BackendKind, RuntimeKind, Scenario};
 use crate::witness::Login;
@@ -97,6 +97,17 @@ impl Lab {
         say: &mut impl FnMut(&str),
     ) -> Result<()> {
         let mut template = None;
+        let cuts = make
+            .scenario
+            .timeline
+            .iter()
+            .any(|step| step.action.cuts_off());
+        let tools = match (make.backend, cuts) {
+            (BackendKind::Mariadb, true) => {
+                Some(net::Tools::find(&make.named).map_err(Problem::usage)?)
+            }
+            _ => None,
+        };
         for (name, server_id) in make.scenario.backends.iter().zip(1u32..) {
             let backend: Box<dyn Backend> = match (make.backend, host) {
                 (BackendKind::Mariadb, Some(host)) => {
@@ -117,6 +128,7 @@ impl Lab {
                         name,
                         server_id,
                         &self.login,
+                        tools.as_ref(),
                     )
                     .await?;
                     Box::new(server)

@@ -117,9 +117,13 @@ words!(
         Kill = "kill",
         /// Freezes it: connections stay, nothing answers (SIGSTOP).
         Hang = "hang",
-        /// Cuts it off: packets vanish, nothing refuses. Embedded backends only.
+        /// Cuts it off: packets vanish, nothing refuses.
         BlackHole = "black_hole",
-        /// Undoes a `hang` or a `black_hole`.
+        /// Its answers vanish; it still hears. Real programs only.
+        Mute = "mute",
+        /// Every packet to it is answered with a reset. Real programs only.
+        Reject = "reject",
+        /// Undoes a `hang`, `black_hole`, `mute` or `reject`.
         Resume = "resume",
         /// Starts a stopped or killed subject again.
         Start = "start",
@@ -135,11 +139,17 @@ words!(
 
 impl Action {
     /// Those that a command line may ask for instead of a scenario's.
-    pub const FAULTS: &'static [&'static str] = &["stop", "kill", "hang", "black_hole"];
+    pub const FAULTS: &'static [&'static str] =
+        &["stop", "kill", "hang", "black_hole", "mute", "reject"];
 
     /// Whether this hurts; the others undo or prepare.
     pub const fn is_fault(self) -> bool {
-        matches!(self, Self::Stop | Self::Kill | Self::Hang | Self::BlackHole)
+        matches!(self, Self::Stop | Self::Kill | Self::Hang) || self.cuts_off()
+    }
+
+    /// Whether it is done to packets.
+    pub const fn cuts_off(self) -> bool {
+        matches!(self, Self::BlackHole | Self::Mute | Self::Reject)
     }
 
     /// Whether a `duration` can undo it.
@@ -151,7 +161,7 @@ impl Action {
     pub const fn undone_by(self) -> Option<Self> {
         match self {
             Self::Stop | Self::Kill | Self::Restart => Some(Self::Start),
-            Self::Hang | Self::BlackHole => Some(Self::Resume),
+            Self::Hang | Self::BlackHole | Self::Mute | Self::Reject => Some(Self::Resume),
             Self::Drain => Some(Self::Undrain),
             Self::Resume | Self::Start | Self::Undrain => None,
         }

@@ -6,6 +6,7 @@
 pub mod across;
 pub mod clock;
 mod clock_map;
+mod explain;
 pub mod figures;
 pub mod files;
 pub mod headline;

@@ -30,7 +30,7 @@ use crate::play::{Player, Record};
 use crate::programs::AGGREGATOR;
 use crate::progress::Progress;
 use crate::repeat::{self, Live, Repeater};
-use crate::runtime::process::mariadb;
+use crate::runtime::process::net;
 use crate::runtime::{default_backend, default_proxies};
 use crate::scenario::{
     BackendKind, Overrides, ProxyKind, RuntimeKind, Scenario, Step, target_names,
@@ -113,10 +113,13 @@ pub(super) fn choose(options: &Run) -> Result<Chosen> {
     }
     let backend = options.backend.unwrap_or(default_backend(runtime));
     if backend == BackendKind::Mariadb {
-        for step in &scenario.timeline {
-            if scenario.backends.contains(&step.subject) {
-                mariadb::can(step.action).map_err(|why| not_applicable(step, "MariaDB", &why))?;
-            }
+        let named = options.program.iter().cloned().collect();
+        for step in scenario
+            .timeline
+            .iter()
+            .filter(|step| step.action.cuts_off())
+        {
+            net::Tools::find(&named).map_err(|why| not_applicable(step, "MariaDB", &why))?;
         }
     }
     let repeat = options
@@ -421,7 +424,11 @@ async fn measure(
     let mut control = up.services.control.clone();
     let labels = labels(chosen, &up.lab, due, seed);
     let started = control.start(&plan, &up.found.subjects, labels).await?;
-    let origin_ns = clock.raw_ns();
+    // The zero of the report's times, so that what is said here can be found there.
+    let origin_ns = match origin_of(Path::new(&started.folder), clock.as_ref()).await {
+        Some(origin_ns) => origin_ns,
+        None => clock.raw_ns(),
+    };
     output::say(&format!(
         "run {} for {}, seed {seed}",
         started.run_id,
@@ -494,6 +501,25 @@ async fn measure(
             })
         }
     }
+}
+
+/// When the agent's first slot was due, as soon as the run's manifest says so.
+async fn origin_of(folder: &Path, clock: &dyn Clock) -> Option<i64> {
+    let key = serde_json::to_value(clock.key()).ok()?;
+    for _ in 0..100 {
+        let origin = std::fs::read_to_string(folder.join("manifest.json"))
+            .ok()
+            .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
+            .and_then(|manifest| {
+                let started = &manifest["agents"][0]["incarnations"][0]["started"];
+                (started["clock"] == key).then(|| started["origin_ns"].as_i64())?
+            });
+        if origin.is_some() {
+            return origin;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    None
 }
 
 /// Plays the timeline and shows progress until the run is over; returns why it

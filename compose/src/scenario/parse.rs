@@ -252,7 +252,7 @@ fn step(table: &Table<'_, '_, '_>) -> Option<Step> {
         (
             "do",
             table.string("do").is_some(),
-            "say what: stop, kill, hang, black_hole, resume, start, restart, drain or undrain",
+            "say what, such as do = \"stop\"; `gapscope-lab list` names all steps",
         ),
         (
             "subject",

@@ -284,7 +284,7 @@ impl Proxy for Haproxy {
                 "not applicable: the temporary folder's path is too long for its admin socket; set                  TMPDIR to a shorter one"
                     .to_owned(),
             ),
-            Action::BlackHole => {
+            action if action.cuts_off() => {
                 Err("not applicable: a proxy's packets are not cut off".to_owned())
             }
             _ => Ok(()),

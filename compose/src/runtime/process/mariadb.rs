@@ -5,7 +5,7 @@
 //! probe user with a password of this lab. Its data is worth nothing: at the end
 //! it is killed, not shut down.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use gapscope_proto::fault::Span;
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 
+use super::net::{self, Namespace};
 use super::{Host, PORT_ATTEMPTS, free_port, version_line};
 use crate::children::{Child, frozen};
 use crate::error::{Problem, Result};
@@ -88,6 +89,10 @@ pub struct Mariadb {
     port: u16,
     child: Child,
     held: Option<HeldConnection>,
+    /// Its packets are dropped or rejected.
+    is_cut_off: bool,
+    // After the child, which lives in it.
+    namespace: Option<Namespace>,
 }
 
 /// Makes a data folder; the servers' own are copies of it, since making one takes
@@ -153,6 +158,7 @@ impl Mariadb {
         name: &str,
         server_id: u32,
         login: &Login,
+        tools: Option<&net::Tools>,
     ) -> Result<Self> {
         let place = folder.private(&format!("backend-{server_id}"), host.user.as_ref())?;
         copy(host, folder, template, &place.join("data")).await?;
@@ -162,9 +168,17 @@ impl Mariadb {
         };
         write_private(
             &place.join("init.sql"),
-            &init_sql(login, &admin),
+            &init_sql(
+                login,
+                &admin,
+                if tools.is_some() { "%" } else { "127.0.0.1" },
+            ),
             host.user.as_ref(),
         )?;
+        let mut namespace = match tools {
+            Some(tools) => Some(Namespace::make(tools, folder.owner(), server_id)?),
+            None => None,
+        };
         let mut last = None;
         for _ in 0..PORT_ATTEMPTS {
             let port = free_port().map_err(|error| {
@@ -172,8 +186,16 @@ impl Mariadb {
                     "no free loopback port for backend `{name}`: {error}"
                 ))
             })?;
-            let child = launch(host, programs, &place, name, server_id, port)?;
-            let server = Self {
+            let child = launch(
+                host,
+                programs,
+                &place,
+                name,
+                server_id,
+                port,
+                namespace.as_ref(),
+            )?;
+            let mut server = Self {
                 name: name.to_owned(),
                 host: host.clone(),
                 programs: programs.clone(),
@@ -184,11 +206,16 @@ impl Mariadb {
                 port,
                 child,
                 held: None,
+                is_cut_off: false,
+                namespace: namespace.take(),
             };
             match server.until_ready().await {
                 Ok(_) => return Ok(server),
                 // Somebody else was quicker to take the port.
-                Err(problem) if server.port_was_taken() => last = Some(problem),
+                Err(problem) if server.port_was_taken() => {
+                    namespace = server.namespace.take();
+                    last = Some(problem);
+                }
                 Err(problem) => return Err(problem),
             }
         }
@@ -294,6 +321,27 @@ impl Mariadb {
                 });
                 Ok(applied(asked, None, format!("SIGSTOP to process {pid}")))
             }
+            Action::BlackHole | Action::Mute | Action::Reject => {
+                let namespace = self
+                    .namespace
+                    .as_ref()
+                    .ok_or_else(|| Problem::new(self.can(due.action).err().unwrap_or_default()))?;
+                let (asked, detail) = namespace.cut(due.action, self.host.clock.as_ref())?;
+                self.is_cut_off = true;
+                Ok(applied(asked, None, detail))
+            }
+            Action::Resume if self.is_cut_off => {
+                let Some(namespace) = &self.namespace else {
+                    return Err(Problem::new("it was never cut off"));
+                };
+                let asked = namespace.heal(self.host.clock.as_ref())?;
+                self.is_cut_off = false;
+                Ok(applied(
+                    asked,
+                    Some(asked),
+                    "its packets pass again".to_owned(),
+                ))
+            }
             Action::Resume => {
                 let asked = self.send(Signal::CONT, "SIGCONT")?;
                 Ok(applied(
@@ -319,6 +367,7 @@ impl Mariadb {
                     &self.name,
                     self.server_id,
                     self.port,
+                    self.namespace.as_ref(),
                 )?;
                 let latest_ns = self.host.clock.raw_ns();
                 let ready_ns = self.until_ready().await?;
@@ -334,9 +383,6 @@ impl Mariadb {
                     format!("started as process {}", self.child.pid()),
                 ))
             }
-            Action::BlackHole => Err(Problem::new(
-                can(Action::BlackHole).err().unwrap_or_default(),
-            )),
             Action::Restart | Action::Drain | Action::Undrain => Err(Problem::new(format!(
                 "`{}` is not done to a backend itself",
                 due.action
@@ -351,7 +397,11 @@ impl Backend for Mariadb {
     }
 
     fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+        let ip = self
+            .namespace
+            .as_ref()
+            .map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Namespace::address);
+        SocketAddr::from((ip, self.port))
     }
 
     fn program(&self) -> String {
@@ -359,7 +409,11 @@ impl Backend for Mariadb {
     }
 
     fn can(&self, action: Action) -> std::result::Result<(), String> {
-        can(action)
+        if action.cuts_off() && self.namespace.is_none() {
+            Err("not applicable: it was started without a network namespace".to_owned())
+        } else {
+            Ok(())
+        }
     }
 
     fn prepare(&mut self, action: Action) -> LocalBoxFuture<'_, Result<()>> {
@@ -410,25 +464,14 @@ impl Backend for Mariadb {
     }
 }
 
-/// Whether `action` can be done to such a server; if not, why.
-pub fn can(action: Action) -> std::result::Result<(), String> {
-    match action {
-        Action::BlackHole => Err(
-            "not applicable: cutting off a real program's packets is not built; backends of the \
-             embedded runtime can be cut off"
-                .to_owned(),
-        ),
-        _ => Ok(()),
-    }
-}
-
 /// The user whom probes log in as may do nothing but log in.
-fn init_sql(login: &Login, admin: &Login) -> String {
+/// Who may log in from `from` at this server, whose data is worth nothing.
+fn init_sql(login: &Login, admin: &Login, from: &str) -> String {
     format!(
-        "CREATE USER IF NOT EXISTS '{admin}'@'127.0.0.1' IDENTIFIED BY '{secret}';\n\
-         GRANT ALL PRIVILEGES ON *.* TO '{admin}'@'127.0.0.1';\n\
-         CREATE USER IF NOT EXISTS '{user}'@'127.0.0.1' IDENTIFIED BY '{password}';\n\
-         CREATE USER IF NOT EXISTS '{CHECK_USER}'@'127.0.0.1';\n",
+        "CREATE USER IF NOT EXISTS '{admin}'@'{from}' IDENTIFIED BY '{secret}';\n\
+         GRANT ALL PRIVILEGES ON *.* TO '{admin}'@'{from}';\n\
+         CREATE USER IF NOT EXISTS '{user}'@'{from}' IDENTIFIED BY '{password}';\n\
+         CREATE USER IF NOT EXISTS '{CHECK_USER}'@'{from}';\n",
         user = login.user,
         password = login.password,
         admin = admin.user,
@@ -443,6 +486,7 @@ fn launch(
     name: &str,
     server_id: u32,
     port: u16,
+    namespace: Option<&Namespace>,
 ) -> Result<Child> {
     let at = |option: &str, file: &str| format!("--{option}={}", place.join(file).display());
     let mut args = vec![
@@ -454,7 +498,10 @@ fn launch(
         // Unix sockets' paths are limited to some hundred bytes.
         at("socket", "s"),
         format!("--port={port}"),
-        "--bind-address=127.0.0.1".to_owned(),
+        format!(
+            "--bind-address={}",
+            namespace.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Namespace::address)
+        ),
         format!("--server-id={server_id}"),
         "--skip-name-resolve".to_owned(),
         "--skip-slave-start".to_owned(),
@@ -471,7 +518,10 @@ fn launch(
     if let Some(base) = base_folder(programs) {
         args.push(format!("--basedir={}", base.display()));
     }
-    let mut command = host.command(&programs.server, args);
+    let mut command = match namespace {
+        Some(namespace) => host.command_in(namespace, &programs.server, args),
+        None => host.command(&programs.server, args),
+    };
     command.current_dir(place).env("TMPDIR", place);
     Child::start(
         &format!("backend `{name}`"),

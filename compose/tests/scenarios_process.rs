@@ -1,0 +1,169 @@
+//! Scenarios S1 to S5 with real MariaDB servers behind a real HAProxy, their times
+//! divided by three. Where a program is not installed (or, for packets that are
+//! dropped, without root) each test says so and checks nothing.
+
+use gapscope_lab::runtime::process::find::{Named, find};
+use gapscope_lab::runtime::process::net;
+use serde_json::Value;
+
+mod common;
+
+fn installed() -> bool {
+    for aliases in [&["mariadbd", "mysqld"][..], &["haproxy"][..]] {
+        if find(&Named::new(), aliases, "").is_err() {
+            eprintln!("skipped: {} is not installed", aliases[0]);
+            return false;
+        }
+    }
+    true
+}
+
+struct Ran {
+    summary: Value,
+    said: String,
+}
+
+fn run(scenario: &str, more: &[&str]) -> Ran {
+    let data = tempfile::tempdir().expect("a folder");
+    let output = common::lab()
+        .args(["run", scenario, "--runtime", "process", "--faster", "3"])
+        .args(["--format", "json"])
+        .args(more)
+        .arg("--data")
+        .arg(data.path())
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    Ran {
+        summary: serde_json::from_slice(&output.stdout).expect("JSON"),
+        said,
+    }
+}
+
+impl Ran {
+    fn fault(&self, style: &str, kind: &str, number: usize) -> &Value {
+        let rows = self.summary["targets"].as_array().expect("targets");
+        let row = rows
+            .iter()
+            .find(|row| row["style"] == style && row["kind"] == kind)
+            .unwrap_or_else(|| panic!("no row {style} {kind}"));
+        &row["faults"][number]
+    }
+
+    fn steps(&self) -> Vec<&str> {
+        let faults = self.summary["faults"].as_array().expect("faults");
+        faults
+            .iter()
+            .filter(|fault| fault["judged"] == true)
+            .map(|fault| fault["step"].as_str().expect("a step"))
+            .collect()
+    }
+
+    /// Held bare clients were all on the subject, and all hurt.
+    #[track_caller]
+    fn all_held_hurt(&self, number: usize) {
+        let clients = &self.fault("reused", "bare", number)["clients"];
+        assert_eq!(clients["held"], 4, "{}", self.said);
+        assert_eq!(clients["hurt"], 4, "{}", self.said);
+    }
+
+    fn errors(&self, what: &str, value: &str) -> u64 {
+        let rows = self.summary["targets"].as_array().expect("targets");
+        rows.iter()
+            .flat_map(|row| row["errors"].as_array().expect("errors"))
+            .filter(|error| error[what] == value)
+            .map(|error| error["count"].as_u64().expect("a count"))
+            .sum()
+    }
+}
+
+#[test]
+fn a_stopped_server_is_noticed_by_the_check_and_said_so() {
+    if !installed() {
+        return;
+    }
+    let ran = run("switchover", &[]);
+    assert_eq!(ran.steps(), ["stop"]);
+    ran.all_held_hurt(0);
+    assert!(
+        ran.said.contains("haproxy holds backend-1 for DOWN (L4CON"),
+        "{}",
+        ran.said
+    );
+    let views = ran.summary["faults"]
+        .as_array()
+        .expect("faults")
+        .iter()
+        .filter(|fault| fault["step"] == "proxy_view" && fault["judged"] == false)
+        .count();
+    assert!(views > 0);
+}
+
+#[test]
+fn a_killed_server_looks_the_same_to_clients() {
+    if !installed() {
+        return;
+    }
+    let ran = run("killed", &[]);
+    assert_eq!(ran.steps(), ["kill"]);
+    ran.all_held_hurt(0);
+}
+
+#[test]
+fn a_hung_server_is_not_refused() {
+    if !installed() {
+        return;
+    }
+    let ran = run("hung", &[]);
+    assert_eq!(ran.steps(), ["hang"]);
+    ran.all_held_hurt(0);
+    assert!(ran.errors("outcome", "timed_out") > 0, "{}", ran.said);
+}
+
+#[test]
+fn a_server_whose_packets_vanish_answers_nothing_and_refuses_nothing() {
+    if !installed() {
+        return;
+    }
+    if let Err(why) = net::Tools::find(&Named::new()) {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let ran = run("cut-off", &[]);
+    assert_eq!(ran.steps(), ["black_hole"]);
+    ran.all_held_hurt(0);
+    assert_eq!(ran.errors("cause", "refused"), 0, "{}", ran.said);
+    let cleared = ran.said.contains("its packets pass again");
+    assert!(cleared, "{}", ran.said);
+    let left: Vec<_> = std::fs::read_dir(net::NAMESPACES)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name())
+        .filter(|name| ran.said.contains(&*name.to_string_lossy()))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_drained_server_keeps_its_held_clients_until_it_is_stopped() {
+    if !installed() {
+        return;
+    }
+    let ran = run("drained", &[]);
+    assert_eq!(ran.steps(), ["drain", "stop"]);
+    assert_eq!(
+        ran.fault("reused", "bare", 0)["fates"]["undrained"],
+        4,
+        "{}",
+        ran.said
+    );
+    ran.all_held_hurt(1);
+    assert_eq!(
+        ran.fault("new", "bare", 1)["clients"]["none"],
+        2,
+        "new ones go elsewhere: {}",
+        ran.said
+    );
+}
