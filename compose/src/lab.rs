@@ -14,9 +14,11 @@ use crate::runtime::embedded::{EmbeddedBackend, EmbeddedProxy};
 use crate::runtime::process::find::Named;
 use crate::runtime::process::haproxy::Haproxy;
 use crate::runtime::process::mariadb::{self, Mariadb};
+use crate::runtime::process::custom::{self, Custom};
+use crate::runtime::process::nginx::{self, Nginx};
 use crate::runtime::process::{Host, haproxy, net};
 use crate::runtime::{Backend, Proxy};
-use crate::scenario::{BackendKind, RuntimeKind, Scenario};
+use crate::scenario::{BackendKind, ProxyKind, RuntimeKind, Scenario};
 use crate::witness::Login;
 
 /// See the module's description.
@@ -82,7 +84,18 @@ impl Lab {
                 .any(|proxy| proxy.kind.runtime() == RuntimeKind::Process)
         {
             // Before the seconds that a database takes.
-            haproxy::find(host)?;
+            for spec in &make.scenario.proxies {
+                match spec.kind {
+                    ProxyKind::Command => {
+                        if let Some(custom) = &spec.custom {
+                            custom::find(custom)?;
+                        }
+                    }
+                    ProxyKind::Nginx => drop(nginx::find(host)?),
+                    kind if kind.runtime() == RuntimeKind::Process => drop(haproxy::find(host)?),
+                    _ => {}
+                }
+            }
         }
         lab.bring_backends_up(&make, host.as_ref(), &mut say)
             .await?;
@@ -177,6 +190,25 @@ impl Lab {
                         spec.name
                     )));
                 }
+                (ProxyKind::Command, Some(host)) => {
+                    let custom = spec.custom.as_ref().ok_or_else(|| {
+                        Problem::usage(format!("proxy `{}` has no `command`", spec.name))
+                    })?;
+                    Box::new(
+                        Custom::start(
+                            host,
+                            &self.folder,
+                            &spec.name,
+                            custom,
+                            &behind,
+                            &self.login,
+                        )
+                        .await?,
+                    )
+                }
+                (ProxyKind::Nginx, Some(host)) => Box::new(
+                    Nginx::start(host, &self.folder, &spec.name, &behind, &self.login).await?,
+                ),
                 (_, Some(host)) => Box::new(
                     Haproxy::start(
                         host,

@@ -90,6 +90,10 @@ words!(
         HaproxyMysqlCheck = "haproxy-mysql-check",
         /// As before, and sessions to a server marked down are cut.
         HaproxyMysqlCheckShutdown = "haproxy-mysql-check-shutdown",
+        /// nginx with its stream module.
+        Nginx = "nginx",
+        /// Whatever the scenario's `command` and `config` say.
+        Command = "command",
     }
 );
 
@@ -101,9 +105,11 @@ impl ProxyKind {
             | Self::L7Reconnecting
             | Self::L7Migrating
             | Self::L7Multiplexing => RuntimeKind::Embedded,
-            Self::Haproxy | Self::HaproxyMysqlCheck | Self::HaproxyMysqlCheckShutdown => {
-                RuntimeKind::Process
-            }
+            Self::Haproxy
+            | Self::HaproxyMysqlCheck
+            | Self::HaproxyMysqlCheckShutdown
+            | Self::Nginx
+            | Self::Command => RuntimeKind::Process,
         }
     }
 }
@@ -218,6 +224,17 @@ pub struct ProxySpec {
     pub name: String,
     /// What it is.
     pub kind: ProxyKind,
+    /// Of the kind `command`: what to start.
+    pub custom: Option<CustomProxy>,
+}
+
+/// A proxy that the lab knows nothing of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CustomProxy {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Its configuration.
+    pub config: String,
 }
 
 /// One step of the timeline.
@@ -413,6 +430,7 @@ pub fn named(kinds: &[ProxyKind]) -> Vec<ProxySpec> {
         .map(|kind| ProxySpec {
             name: kind.as_str().to_owned(),
             kind: *kind,
+            custom: None,
         })
         .collect()
 }

@@ -2,10 +2,13 @@
 //! write in the lab's temporary folder. They never see the host's own
 //! configuration, and run as an unprivileged user where the lab runs as root.
 
+pub mod custom;
 pub mod find;
 pub mod haproxy;
 pub mod mariadb;
 pub mod net;
+pub mod nginx;
+pub mod served;
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
