@@ -11,10 +11,10 @@ use crate::error::{Problem, Result};
 use crate::folder::LabFolder;
 use crate::login::until_it_answers;
 use crate::runtime::embedded::{EmbeddedBackend, EmbeddedProxy};
+use crate::runtime::process::custom::{self, Custom};
 use crate::runtime::process::find::Named;
 use crate::runtime::process::haproxy::Haproxy;
 use crate::runtime::process::mariadb::{self, Mariadb};
-use crate::runtime::process::custom::{self, Custom};
 use crate::runtime::process::nginx::{self, Nginx};
 use crate::runtime::process::{Host, haproxy, net};
 use crate::runtime::{Backend, Proxy};
@@ -195,15 +195,8 @@ impl Lab {
                         Problem::usage(format!("proxy `{}` has no `command`", spec.name))
                     })?;
                     Box::new(
-                        Custom::start(
-                            host,
-                            &self.folder,
-                            &spec.name,
-                            custom,
-                            &behind,
-                            &self.login,
-                        )
-                        .await?,
+                        Custom::start(host, &self.folder, &spec.name, custom, &behind, &self.login)
+                            .await?,
                     )
                 }
                 (ProxyKind::Nginx, Some(host)) => Box::new(

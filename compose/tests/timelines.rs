@@ -290,9 +290,12 @@ fn two_hosts_and_an_observer_agree_on_one_timeline() {
     let analysis =
         analyse(&RunFolder::open(&folder.path().join(&run)).expect("a run")).expect("analysed");
     check(&analysis, observed(&seen), killed);
+    let figure = folder.path().join("clock.svg");
     let text = common::lab()
         .args(["aggregator", "clock", &run, "--width", "160", "--data"])
         .arg(folder.path())
+        .arg("--svg")
+        .arg(&figure)
         .output()
         .expect("the command runs");
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
@@ -301,6 +304,15 @@ fn two_hosts_and_an_observer_agree_on_one_timeline() {
         text.contains("host-0") && text.contains("-5000.0"),
         "{text}"
     );
+    let figure = std::fs::read_to_string(figure).expect("the figure is written");
+    for word in [
+        "host-0 (clock",
+        "host-1 (clock",
+        "offset -5000.",
+        "offset -9000.",
+    ] {
+        assert!(figure.contains(word), "{word}: {figure}");
+    }
     let report = common::lab()
         .args(["aggregator", "report", &run, "--width", "200", "--data"])
         .arg(folder.path())

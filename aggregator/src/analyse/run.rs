@@ -18,7 +18,7 @@ pub use super::local::{FaultTimes, PROXY_VIEW, RESET, is_note};
 use super::local::{fault_times, local_faults};
 use super::row::{Context, Row, row};
 use super::series::{ClientSeries, SlotCounts};
-use super::timeline::{Timelines, timelines};
+use super::timeline::{Aligned, Timelines, timelines};
 use crate::align::map::ClockMap;
 use crate::align::wall::{WallClock, WallError};
 use crate::store::manifest::Manifest;
@@ -38,6 +38,8 @@ pub struct Timeline {
     pub faults: Vec<FaultTimes>,
     /// Clock exchanges with the aggregator.
     pub exchanges: usize,
+    /// When each was begun and how long it took there and back, in ns.
+    pub round_trips: Vec<(i64, i64)>,
     /// By how much the host's wall clock is off, if by more than the bounds.
     pub wall_error: Option<WallError>,
     /// When the agent was there, by its clock.
@@ -116,11 +118,48 @@ fn judged(fault: &Fault) -> Result<(), &'static str> {
     }
 }
 
+/// What is known of a run before its samples are looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Begun<'a> {
+    /// What the run is.
+    pub manifest: &'a Manifest,
+    /// Every fault and mark.
+    pub faults: &'a [Fault],
+    /// The agents and their clocks.
+    pub agents: &'a [Aligned],
+    /// How the clocks relate.
+    pub clocks: &'a ClockMap,
+}
+
+/// Looks at the clients' histories while they are in memory: one row's at a time.
+pub trait Watch {
+    /// Before the first row.
+    fn begin(&mut self, run: &Begun<'_>);
+    /// A row and the clients it is made of; `clock` is that of its times.
+    fn row(&mut self, run: &Begun<'_>, clock: &ClockKey, clients: &[ClientSeries], row: &Row);
+}
+
+/// Does not look.
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn begin(&mut self, _: &Begun<'_>) {}
+    fn row(&mut self, _: &Begun<'_>, _: &ClockKey, _: &[ClientSeries], _: &Row) {}
+}
+
 /// Analyses a run.
 ///
 /// # Errors
 /// When its tables cannot be read.
 pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
+    analyse_watched(folder, &mut Unwatched)
+}
+
+/// Analyses a run, and shows each row with its clients to `watch`.
+///
+/// # Errors
+/// When its tables cannot be read.
+pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Analysis, LoadError> {
     let manifest = folder.manifest().clone();
     let faults = folder.faults()?;
     let deadline_ns = i64::try_from(manifest.plan.deadline_ns).unwrap_or(i64::MAX);
@@ -150,6 +189,13 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
     } = timelines(folder)?;
     caveats.extend(clock_caveats);
     let pauses = load::pauses(folder, deadline_ns)?;
+    let begun = Begun {
+        manifest: &manifest,
+        faults: &faults,
+        agents: &agents,
+        clocks: &clocks,
+    };
+    watch.begin(&begun);
 
     let mut timelines = Vec::new();
     let mut rows = Vec::new();
@@ -192,6 +238,7 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
             origin_ns: clock.lives.first().map_or(0, |(_, life)| life.origin_ns),
             faults: times.clone(),
             exchanges: aligned.exchanges,
+            round_trips: aligned.round_trips.clone(),
             wall_error: aligned.wall_error,
             watched: clock
                 .lives
@@ -212,6 +259,7 @@ pub fn analyse(folder: &RunFolder) -> Result<Analysis, LoadError> {
             for group in by_kind(&clients) {
                 if let Some(row) = row(group, &context) {
                     book.merge(&row.slots.all);
+                    watch.row(&begun, &clock.clock, group, &row);
                     rows.push((timeline, row));
                 }
             }

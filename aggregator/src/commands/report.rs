@@ -4,10 +4,12 @@
 use std::path::Path;
 
 use super::shown::{Shown, layout};
-use crate::analyse::run::{Analysis, analyse};
+use crate::analyse::run::{Analysis, analyse_watched};
 use crate::exit::Exit;
 use crate::output;
-use crate::report::{files, json, markdown, model, text};
+use crate::report::html::lanes::Gathered;
+use crate::report::text::Layout;
+use crate::report::{files, html, json, markdown, model, text};
 use crate::store::RunFolder;
 
 /// How to print.
@@ -29,6 +31,10 @@ pub struct Args {
     /// How to print.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
+    /// Everything: all columns, latencies by part of the run, and what the words
+    /// mean (as in report.md and report.html).
+    #[arg(long)]
+    full: bool,
 }
 
 /// A run's report, ready to be printed.
@@ -50,7 +56,8 @@ pub struct Reported {
 /// When its tables cannot be read. A folder that cannot be written is only
 /// warned about: the report can still be read.
 pub fn make(folder: &RunFolder) -> anyhow::Result<Reported> {
-    let analysis = analyse(folder)?;
+    let mut gathered = Gathered::default();
+    let analysis = analyse_watched(folder, &mut gathered)?;
     let exit = if analysis.is_lossy_or_untested() {
         Exit::DataLost
     } else {
@@ -60,7 +67,8 @@ pub fn make(folder: &RunFolder) -> anyhow::Result<Reported> {
     let mut json = serde_json::to_string_pretty(&summary)?;
     json.push('\n');
     let markdown = markdown::render(&model::report(&analysis));
-    if let Err(error) = files::write(folder.path(), &analysis, &json, &markdown) {
+    let html = html::render(&analysis, &gathered);
+    if let Err(error) = files::write(folder.path(), &analysis, &json, &markdown, &html) {
         output::note(format!("warning: the report is not kept: {error}"));
     }
     Ok(Reported {
@@ -83,6 +91,15 @@ pub fn print_folder(folder: &Path, width: Option<u16>) -> anyhow::Result<Exit> {
     Ok(reported.exit)
 }
 
+/// The text with everything in it, in `width` columns, or the terminal's.
+pub fn as_full_text(analysis: &Analysis, width: Option<u16>) -> String {
+    let layout = Layout {
+        is_full: true,
+        ..layout(width)
+    };
+    text::render(&model::report(analysis), layout)
+}
+
 /// The text in `width` columns, or the terminal's.
 pub fn as_text(analysis: &Analysis, width: Option<u16>) -> String {
     text::render(&model::report(analysis), layout(width))
@@ -96,7 +113,20 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
     let folder = args.shown.open()?;
     let reported = make(&folder)?;
     let text = match args.format {
-        Format::Text => text::render(&model::report(&reported.analysis), args.shown.layout()),
+        Format::Text => {
+            let layout = Layout {
+                is_full: args.full,
+                ..args.shown.layout()
+            };
+            let text = text::render(&model::report(&reported.analysis), layout);
+            if !args.full {
+                output::note(format!(
+                    "more: {}, or --full",
+                    folder.path().join("report.html").display()
+                ));
+            }
+            text
+        }
         Format::Markdown => reported.markdown,
         Format::Json => reported.json,
     };

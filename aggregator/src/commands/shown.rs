@@ -41,6 +41,7 @@ pub(super) fn layout(width: Option<u16>) -> Layout {
         width: usize::from(width.unwrap_or_else(terminal_width)),
         colour: std::io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        is_full: false,
     }
 }
 

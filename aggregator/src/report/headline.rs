@@ -48,6 +48,14 @@ pub struct Headline {
     pub clients: String,
 }
 
+/// The worst that happened to a target: the worst verdict, of equal ones that
+/// with the longest gap.
+pub(super) fn worst<'a>(rows: &[&'a Row]) -> Option<(&'a Row, &'a FaultRow)> {
+    rows.iter()
+        .flat_map(|row| row.faults.iter().map(move |fault| (*row, fault)))
+        .min_by_key(|(_, fault)| (fault.judgement.verdict, std::cmp::Reverse(fault.gap.ns)))
+}
+
 pub(super) fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headline {
     let rows: Vec<&Row> = analysis
         .rows
@@ -55,11 +63,7 @@ pub(super) fn headline(analysis: &Analysis, target: &TargetName, deadline: &str)
         .map(|(_, row)| row)
         .filter(|row| &row.target == target)
         .collect();
-    let worst = rows
-        .iter()
-        .flat_map(|row| row.faults.iter().map(move |fault| (*row, fault)))
-        .min_by_key(|(_, fault)| (fault.judgement.verdict, std::cmp::Reverse(fault.gap.ns)));
-    let Some((row, fault)) = worst else {
+    let Some((row, fault)) = worst(&rows) else {
         let widest = rows.iter().map(|row| row.interval_ns).max();
         let max = rows
             .iter()
@@ -198,7 +202,7 @@ fn all_clients_words(rows: &[&Row], fault: u32) -> String {
 
 /// "reused", "patient", "user_variable": as short as one can tell them apart
 /// within a target.
-fn short_client_words(row: &Row) -> String {
+pub(super) fn short_client_words(row: &Row) -> String {
     match row.kind {
         ClientKind::Bare => row.style.to_string(),
         kind => kind.to_string(),

@@ -34,6 +34,11 @@ pub fn render(report: &Report) -> String {
         ]);
     }
     table(&summary, &mut out);
+    out.push('\n');
+    for text in report.conclusions.iter().chain(&report.closing) {
+        out.push_str(&format!("{}\n\n", escape(text)));
+    }
+    out.pop();
     for one in &report.tables {
         out.push_str(&format!("\n## {}\n\n", escape(&one.title)));
         table(one, &mut out);

@@ -6,13 +6,17 @@
 pub mod across;
 pub mod clock;
 mod clock_map;
+pub mod clock_plot;
+mod conclusion;
 mod explain;
 pub mod figures;
 pub mod files;
 pub mod headline;
+pub mod html;
 pub mod json;
 pub mod markdown;
 pub mod model;
+pub mod plot;
 pub mod repeat;
 pub mod sections;
 pub mod table;

@@ -3,6 +3,7 @@
 use gapscope_proto::fault::{Fault, FaultScope};
 use gapscope_proto::ids::TargetName;
 
+use super::conclusion::{closing, conclusion};
 use super::figures::{after, short};
 use super::headline::{Headline, headline};
 use super::sections::{Section, section};
@@ -23,6 +24,10 @@ pub struct Report {
     pub deadline: String,
     /// One for each target.
     pub headlines: Vec<Headline>,
+    /// One sentence for each target.
+    pub conclusions: Vec<String>,
+    /// What is to be kept in mind with all of them.
+    pub closing: Option<String>,
     /// Main table, latencies, faults.
     pub tables: Vec<Table>,
     /// What the tables' words mean.
@@ -88,6 +93,11 @@ pub fn report(analysis: &Analysis) -> Report {
             .iter()
             .map(|target| headline(analysis, target, &deadline))
             .collect(),
+        conclusions: targets
+            .iter()
+            .map(|target| conclusion(analysis, target, &deadline))
+            .collect(),
+        closing: closing(analysis),
         tables: vec![
             main_table(analysis),
             fault_table(analysis, &deadline),
@@ -201,6 +211,7 @@ pub fn agent_clocks(analysis: &Analysis) -> Vec<clock::AgentClock<'_>> {
             clock: &t.clock,
             origin_ns: t.origin_ns,
             exchanges: t.exchanges,
+            round_trips: &t.round_trips,
             wall_error: t.wall_error,
         })
         .collect()

@@ -21,26 +21,26 @@ pub(super) fn main_table(analysis: &Analysis) -> Table {
             "target",
             "style",
             ">clients",
-            ">due",
-            ">probed",
-            ">ok",
-            ">answered\n%",
+            "~>due",
+            "~>probed",
+            "~>ok",
+            "~>answered\n%",
             ">avail-\nable %",
             ">healthy\navail. %",
-            ">avg\nms",
+            "~>avg\nms",
             ">p50\nms",
             ">p99\nms",
             ">max\nms",
-            ">connection\nchanges",
-            ">session\nchanges",
-            ">backend\nswitches",
+            "~>connection\nchanges",
+            "~>session\nchanges",
+            "~>backend\nswitches",
             ">max\ngap",
             ">outages",
             ">longest\noutage",
             ">own\ntimeout",
             ">somebody\nhurt",
             ">nobody\nserved",
-            ">client-time\nlost",
+            "~>client-time\nlost",
         ],
     );
     let quantile = |value| quantile(value, deadline_ns(analysis));
@@ -110,10 +110,10 @@ pub(super) fn fault_table(analysis: &Analysis, deadline: &str) -> Table {
             "style",
             "fault",
             "verdict",
-            ">held",
-            ">shared",
-            ">other",
-            ">hurt",
+            "~>held",
+            "~>shared",
+            "~>other",
+            "~>hurt",
             ">gap",
             ">outage",
             ">own\ntimeout",
@@ -157,6 +157,8 @@ pub(super) fn fault_table(analysis: &Analysis, deadline: &str) -> Table {
             table.rows.push(cells);
         }
     }
+    // The headline says it already.
+    table.is_detail = analysis.judged.len() < 2;
     table
 }
 
@@ -261,6 +263,7 @@ pub(super) fn latency_table(analysis: &Analysis) -> Table {
             table.rows.push(cells);
         }
     }
+    table.is_detail = true;
     table.without_empty_columns()
 }
 

@@ -27,12 +27,16 @@ pub fn find(custom: &CustomProxy) -> Result<PathBuf> {
     let path = Path::new(word);
     if path.components().count() > 1 {
         return std::fs::canonicalize(path).map_err(|error| {
-            Problem::new(format!("the proxy's command `{word}` cannot be used: {error}"))
+            Problem::new(format!(
+                "the proxy's command `{word}` cannot be used: {error}"
+            ))
         });
     }
     super::find::find(&Named::new(), &[word], "see its documentation").map_err(|_| {
-        Problem::new(format!("the proxy's command `{word}` was not found on PATH"))
-            .hint("install it, or give its path in the scenario's `command`")
+        Problem::new(format!(
+            "the proxy's command `{word}` was not found on PATH"
+        ))
+        .hint("install it, or give its path in the scenario's `command`")
     })
 }
 
@@ -165,7 +169,10 @@ mod tests {
             Path::new("/lab/config"),
             &backends,
         );
-        assert_eq!(text, "{ listen 6001; /lab/config /lab a 10.0.0.2:4002 {x} }");
+        assert_eq!(
+            text,
+            "{ listen 6001; /lab/config /lab a 10.0.0.2:4002 {x} }"
+        );
     }
 
     #[test]

@@ -266,6 +266,10 @@ fn launch(
     // In the foreground: the process started is the one that serves.
     let mut command = host.command(&recipe.program, args);
     command.current_dir(place);
-    Child::start(&format!("proxy `{name}`"), command, log)
-        .map_err(|error| Problem::new(format!("cannot start {}: {error}", recipe.program.display())))
+    Child::start(&format!("proxy `{name}`"), command, log).map_err(|error| {
+        Problem::new(format!(
+            "cannot start {}: {error}",
+            recipe.program.display()
+        ))
+    })
 }
