@@ -385,11 +385,13 @@ impl Scenario {
             }
         }
         if let Some(divisor) = overrides.faster.map(|by| u64::from(by.max(1))) {
-            self.duration_ns /= divisor;
+            // In whole milliseconds, which people can read.
+            let shorter = |ns: u64| ns / divisor / MS * MS;
+            self.duration_ns = shorter(self.duration_ns);
             for step in &mut self.timeline {
-                step.at_ns /= divisor;
-                step.jitter_ns /= divisor;
-                step.duration_ns = step.duration_ns.map(|ns| ns / divisor);
+                step.at_ns = shorter(step.at_ns);
+                step.jitter_ns = shorter(step.jitter_ns);
+                step.duration_ns = step.duration_ns.map(shorter);
             }
         }
         if let Some(duration_ns) = overrides.duration_ns {

@@ -5,6 +5,8 @@
 //! probe user with a password of this lab. Its data is worth nothing: at the end
 //! it is killed, not shut down.
 
+mod install;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +18,8 @@ use gapscope_proto::fault::Span;
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 
+use self::install::copy;
+pub use self::install::install;
 use super::net::{self, Namespace};
 use super::{Host, PORT_ATTEMPTS, free_port, version_line};
 use crate::children::{Child, frozen};
@@ -93,52 +97,6 @@ pub struct Mariadb {
     is_cut_off: bool,
     // After the child, which lives in it.
     namespace: Option<Namespace>,
-}
-
-/// Makes a data folder; the servers' own are copies of it, since making one takes
-/// seconds.
-pub async fn install(host: &Host, programs: &Programs, folder: &LabFolder) -> Result<PathBuf> {
-    let place = folder.private("mariadb-template", host.user.as_ref())?;
-    let data = place.join("data");
-    let log = folder.path().join("mariadb-install.log");
-    let mut args = vec![
-        "--no-defaults".to_owned(),
-        format!("--datadir={}", data.display()),
-        "--skip-test-db".to_owned(),
-        "--skip-name-resolve".to_owned(),
-        "--innodb-log-file-size=8M".to_owned(),
-        "--innodb-buffer-pool-size=16M".to_owned(),
-    ];
-    if let Some(base) = base_folder(programs) {
-        args.push(format!("--basedir={}", base.display()));
-    }
-    let mut command = host.command(&programs.install, args);
-    command.current_dir(&place).env("TMPDIR", &place);
-    let failed = |why: String| {
-        Problem::new(format!(
-            "{} could not make a data folder for MariaDB: {why}",
-            programs.install.display()
-        ))
-        .hint(format!(
-            "is {} readable and writable for user `{}`?",
-            folder.path().display(),
-            host.user.as_ref().map_or("you", |user| user.name.as_str())
-        ))
-    };
-    let child = Child::start("mariadb-install-db", command, &log)
-        .map_err(|error| failed(error.to_string()))?;
-    if !child.wait(Duration::from_secs(120)).await {
-        return Err(failed("it did not end within 120 s".to_owned()));
-    }
-    match child.ended() {
-        Ok(Some(status)) if status.success() => Ok(data),
-        Ok(status) => Err(failed(format!(
-            "it ended with {}:\n{}",
-            status.map_or_else(|| "no status".to_owned(), |status| status.to_string()),
-            child.log_tail(10)
-        ))),
-        Err(error) => Err(failed(error.to_string())),
-    }
 }
 
 /// A server named by path may be unpacked anywhere; what it needs is beside it.
@@ -534,25 +492,4 @@ fn launch(
             programs.server.display()
         ))
     })
-}
-
-async fn copy(host: &Host, folder: &LabFolder, from: &Path, to: &Path) -> Result<()> {
-    let failed = |why: String| {
-        Problem::new(format!(
-            "cannot copy MariaDB's data folder to {}: {why}",
-            to.display()
-        ))
-        .hint("each server needs some 50 MB in the temporary folder; TMPDIR chooses another")
-    };
-    let command = host.command(
-        Path::new("cp"),
-        [Path::new("-R"), from, to].map(Path::as_os_str),
-    );
-    let child = Child::start("cp", command, &folder.path().join("copy.log"))
-        .map_err(|error| failed(error.to_string()))?;
-    let done = child.wait(Duration::from_secs(60)).await;
-    match child.ended() {
-        Ok(Some(status)) if done && status.success() => Ok(()),
-        _ => Err(failed(child.log_tail(3))),
-    }
 }
