@@ -23,6 +23,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a scenario and print its summary
     Run(Box<Run>),
+    /// Measure what proxies cost when nothing fails, against the server alone
+    Overhead(Box<crate::overhead::options::Options>),
     /// List the shipped scenarios, and what a lab can be made of
     List,
     /// Check a scenario file and show what it would do
@@ -183,7 +185,7 @@ impl Format {
 }
 
 /// Reads one of `words`; clap names them in `--help` and in errors.
-fn word<T: Clone + Send + Sync + 'static>(
+pub(crate) fn word<T: Clone + Send + Sync + 'static>(
     words: &'static [&'static str],
     read: fn(&str) -> Option<T>,
 ) -> impl clap::builder::TypedValueParser<Value = T> {

@@ -9,7 +9,11 @@ use serde_json::Value;
 mod common;
 
 fn installed() -> bool {
-    for aliases in [&["mariadbd", "mysqld"][..], &["haproxy"][..]] {
+    installed_with("haproxy")
+}
+
+fn installed_with(proxy: &str) -> bool {
+    for aliases in [&["mariadbd", "mysqld"][..], &[proxy][..]] {
         if find(&Named::new(), aliases, "").is_err() {
             eprintln!("skipped: {} is not installed", aliases[0]);
             return false;
@@ -26,8 +30,13 @@ struct Ran {
 fn run(scenario: &str, more: &[&str]) -> Ran {
     let data = tempfile::tempdir().expect("a folder");
     let output = common::lab()
-        .args(["run", scenario, "--runtime", "process", "--faster", "3"])
+        .args(["run", scenario, "--runtime", "process"])
         .args(["--format", "json"])
+        .args(if more.contains(&"--faster") {
+            &[][..]
+        } else {
+            &["--faster", "3"][..]
+        })
         .args(more)
         .arg("--data")
         .arg(data.path())
@@ -177,4 +186,77 @@ fn a_drained_server_keeps_its_held_clients_until_it_is_stopped() {
         "new ones go elsewhere: {}",
         ran.said
     );
+}
+
+#[test]
+fn nginx_carries_bytes_and_cannot_drain() {
+    if !installed_with("nginx") {
+        return;
+    }
+    let ran = run("drained", &["--proxy", "nginx"]);
+    // The drain is noted and not judged.
+    assert_eq!(ran.steps(), ["stop"], "{}", ran.said);
+    assert!(
+        ran.said
+            .contains("nginx: not applicable: nginx has no admin interface"),
+        "{}",
+        ran.said
+    );
+    ran.all_held_hurt(0);
+}
+
+/// HAProxy as somebody would describe it who has to do without its adapter.
+const DESCRIBED: &str = r#"
+name = "described"
+duration = "12s"
+[clients]
+reused = 2
+patient = 0
+new = 0
+[[backend]]
+name = "one"
+[[backend]]
+name = "two"
+[[proxy]]
+name = "mine"
+kind = "command"
+command = ["haproxy", "-db", "-f", "{config}"]
+config = """
+defaults
+    mode tcp
+    retries 1
+    timeout connect 5s
+    timeout client 30s
+    timeout server 30s
+listen mysql
+    bind 127.0.0.1:{port}
+    server {backend.1.name} {backend.1.host}:{backend.1.port} check inter 500ms fall 1
+    server {backend.2.name} {backend.2.host}:{backend.2.port} check backup
+"""
+[[timeline]]
+at = "4s"
+do = "kill"
+subject = "one"
+[[timeline]]
+at = "9s"
+do = "restart"
+subject = "mine"
+jitter = "0s"
+"#;
+
+#[test]
+fn any_proxy_can_be_described_by_a_command_and_a_configuration() {
+    if !installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("described.toml");
+    std::fs::write(&file, DESCRIBED).expect("written");
+    let ran = run(&file.to_string_lossy(), &["--faster", "1"]);
+    assert_eq!(ran.steps(), ["kill", "stop"], "{}", ran.said);
+    for number in 0..2 {
+        let count = |what| ran.count("reused", number, what);
+        assert_eq!(count("held") + count("unmeasured"), 2, "{}", ran.said);
+        assert!(count("hurt") >= count("held"), "{}", ran.said);
+    }
 }

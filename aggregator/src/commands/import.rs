@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use gapscope_proto::clock::{Clock, SystemClock};
-use gapscope_proto::host::{Anchor, HostRecord};
+use gapscope_proto::host::{Anchor, HostFacts, HostRecord};
 use gapscope_proto::ids::{Incarnation, RunId};
 use gapscope_proto::small_file;
 
 use crate::exit::Exit;
 use crate::import::lab08::{self, GivenFault, Imported};
-use crate::output;
+use crate::output::{self, hinted};
+use crate::overhead::store::Writer;
+use crate::overhead::{published, record};
 use crate::store::RunStore;
 use crate::store::disk::Disk;
 use crate::store::manifest::{
@@ -23,6 +25,9 @@ use crate::utc;
 pub enum Format {
     /// The published samples of lab-08.
     Lab08,
+    /// Totals as a study prints them: rows `version / clients`, columns targets,
+    /// the first of which is the server alone.
+    OverheadTable,
 }
 
 /// Its arguments.
@@ -35,6 +40,10 @@ pub struct Args {
     /// probe's begin; may be given several times.
     #[arg(long = "fault", value_name = "STEP@AFTER=BACKEND")]
     faults: Vec<GivenFault>,
+    /// How many statements each total of an overhead table is of.
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    statements: u64,
     /// One run is made of each file.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -50,9 +59,13 @@ pub struct Args {
 /// written.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
     for file in &args.files {
-        let Format::Lab08 = args.format;
         let run_id = RunId::generate();
-        let folder = import_lab08(file, run_id, &args.faults, &args.data)?;
+        let folder = match args.format {
+            Format::Lab08 => import_lab08(file, run_id, &args.faults, &args.data)?,
+            Format::OverheadTable => {
+                import_table(file, run_id, args.statements, &args.faults, &args.data)?
+            }
+        };
         output::note(format!(
             "imported {} into {}",
             file.display(),
@@ -61,6 +74,73 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         output::data(run_id);
     }
     Ok(Exit::Ok)
+}
+
+/// Makes a benchmark's folder of a published table; returns it.
+fn import_table(
+    file: &Path,
+    run_id: RunId,
+    statements: u64,
+    faults: &[GivenFault],
+    data: &Path,
+) -> anyhow::Result<PathBuf> {
+    if !faults.is_empty() {
+        anyhow::bail!("a table of totals has no faults: leave --fault out");
+    }
+    let text = small_file::read_text(file, small_file::BY_HAND)
+        .map_err(|error| anyhow::anyhow!("cannot read {}: {error}", file.display()))?;
+    let published = published::parse(&text, statements).map_err(|why| {
+        hinted(
+            format!("{} is no table of totals: {why}", file.display()),
+            "the first line names the columns: `version / clients, SERVER, TARGET ...`",
+        )
+    })?;
+    let now = SystemClock::new().anchor().realtime_ns;
+    let mut clients: Vec<u32> = published.blocks.iter().map(|b| b.clients).collect();
+    clients.sort_unstable();
+    clients.dedup();
+    let manifest = record::Manifest {
+        format_version: record::FORMAT_VERSION,
+        kind: record::KIND.to_owned(),
+        run_id,
+        state: RunState::Running,
+        created_utc: utc::rfc3339(now),
+        closed_utc: None,
+        end_reason: None,
+        program_version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: HostFacts::default(),
+        statement: String::new(),
+        statement_origin: String::new(),
+        protocol: String::new(),
+        connect_each: false,
+        load: record::Load::Closed,
+        statements,
+        clients,
+        rounds: published.blocks.iter().map(|b| b.round).max().unwrap_or(1),
+        seed: 0,
+        targets: published
+            .targets
+            .iter()
+            .enumerate()
+            .map(|(at, name)| record::Target {
+                name: name.clone(),
+                role: if at == 0 {
+                    record::Role::Direct
+                } else {
+                    record::Role::Compared
+                },
+                address: String::new(),
+                program: String::new(),
+            })
+            .collect(),
+        labels: BTreeMap::from([("imported".to_owned(), file.display().to_string())]),
+        caveats: Vec::new(),
+    };
+    let mut writer = Writer::create(data, manifest)?;
+    writer.add(published.blocks, [])?;
+    let folder = writer.folder().to_owned();
+    writer.close(RunState::Closed, "imported", now, Vec::new())?;
+    Ok(folder)
 }
 
 /// Longest recording that is read; it is held in memory.

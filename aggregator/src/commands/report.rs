@@ -7,6 +7,7 @@ use super::shown::{Shown, layout};
 use crate::analyse::run::{Analysis, analyse_watched};
 use crate::exit::Exit;
 use crate::output;
+use crate::overhead::store::is_overhead;
 use crate::report::html::lanes::Gathered;
 use crate::report::text::Layout;
 use crate::report::{files, html, json, markdown, model, text};
@@ -35,6 +36,9 @@ pub struct Args {
     /// mean (as in report.md and report.html).
     #[arg(long)]
     full: bool,
+    /// What makes it fail.
+    #[command(flatten)]
+    gates: super::gates::Args,
 }
 
 /// A run's report, ready to be printed.
@@ -110,8 +114,14 @@ pub fn as_text(analysis: &Analysis, width: Option<u16>) -> String {
 /// # Errors
 /// When there is no such run, or it cannot be read.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
-    let folder = args.shown.open()?;
+    let path = args.shown.path()?;
+    if is_overhead(&path) {
+        let width = args.shown.width();
+        return super::overhead::report(&path, args.format, width, Some(&args.gates));
+    }
+    let folder = RunFolder::open(&path)?;
     let reported = make(&folder)?;
+    let summary: serde_json::Value = serde_json::from_str(&reported.json)?;
     let text = match args.format {
         Format::Text => {
             let layout = Layout {
@@ -131,5 +141,5 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         Format::Json => reported.json,
     };
     output::data(text.trim_end());
-    Ok(reported.exit)
+    args.gates.apply(&summary, reported.exit)
 }

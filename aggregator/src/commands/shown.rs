@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use crate::report::text::Layout;
+use crate::store::reader::find_path;
 use crate::store::{RunFolder, StoreError};
 
 /// Arguments of a command that reads a run's folder and prints.
@@ -27,6 +28,19 @@ impl Shown {
     /// When there is none, several, or it cannot be read.
     pub(super) fn open(&self) -> Result<RunFolder, StoreError> {
         RunFolder::find(&self.data, &self.run)
+    }
+
+    /// The run's folder, of whatever kind it is.
+    ///
+    /// # Errors
+    /// When there is none, or several.
+    pub(super) fn path(&self) -> Result<PathBuf, StoreError> {
+        find_path(&self.data, &self.run)
+    }
+
+    /// The columns asked for.
+    pub(super) fn width(&self) -> Option<u16> {
+        self.width
     }
 
     /// How text is laid out.

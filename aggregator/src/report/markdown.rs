@@ -87,13 +87,13 @@ fn section(section: &Section, out: &mut String) {
     }
 }
 
-fn list(items: &[String], out: &mut String) {
+pub(super) fn list(items: &[String], out: &mut String) {
     for item in items {
         out.push_str(&format!("- {}\n", escape(item)));
     }
 }
 
-fn table(table: &Table, out: &mut String) {
+pub(super) fn table(table: &Table, out: &mut String) {
     let mut line = |cells: &mut dyn Iterator<Item = String>| {
         out.push('|');
         for cell in cells {
@@ -121,7 +121,7 @@ fn table(table: &Table, out: &mut String) {
 
 /// Names and error texts come from outside: they must not become markup. The
 /// report's own `**` stays.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let (open, inner, close) = match text
         .strip_prefix("**")
         .and_then(|rest| rest.strip_suffix("**"))

@@ -16,6 +16,7 @@ pub mod html;
 pub mod json;
 pub mod markdown;
 pub mod model;
+pub mod page;
 pub mod plot;
 pub mod repeat;
 pub mod sections;

@@ -43,7 +43,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(120);
 const AFTER_THE_END_NS: i64 = 300_000_000;
 
 /// Makes the data folder, so that a folder that cannot be written is told at once.
-fn data_folder(data: &Path) -> Result<PathBuf> {
+pub(super) fn data_folder(data: &Path) -> Result<PathBuf> {
     let failed = |error: std::io::Error| {
         Problem::new(format!("cannot write to {}: {error}", data.display()))
             .hint("choose another folder with --data DIR")
@@ -117,7 +117,7 @@ pub async fn run(options: &Run) -> Result<u8> {
     }
 }
 
-fn interrupted(signal: &str, when: &str) -> Problem {
+pub(super) fn interrupted(signal: &str, when: &str) -> Problem {
     Problem::new(format!("interrupted by {signal} {when}"))
 }
 

@@ -11,6 +11,8 @@
 //! - [`L7Proxy`]: terminates the protocol. `l7-reconnecting` replaces a lost
 //!   backend connection behind the client's back, `l7-migrating` carries the session
 //!   over, `l7-multiplexing` shares backend connections among clients.
+//! - [`NullServer`]: answers everything at once with the same rows; the floor of
+//!   what can be measured.
 //!
 //! What they cannot show: what a real server's storage, replication or threads
 //! do. There are no tables.
@@ -21,6 +23,7 @@ mod backend;
 mod l4;
 mod l7;
 mod link;
+mod null;
 mod pool;
 mod session;
 mod sql;
@@ -30,5 +33,6 @@ pub use auth::Credentials;
 pub use backend::{Backend, BackendConfig, ClearTruth, FaultError, FaultTruth, Held, Mode};
 pub use l4::{L4Config, L4Proxy};
 pub use l7::{L7Behaviour, L7Config, L7Proxy};
+pub use null::{NullAnswer, NullServer};
 pub use pool::{CheckKind, HealthCheck, MemberView, PoolMember};
 pub use session::VariablesSchema;

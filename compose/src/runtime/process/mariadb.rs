@@ -422,13 +422,15 @@ impl Backend for Mariadb {
     }
 }
 
-/// The user whom probes log in as may do nothing but log in.
-/// Who may log in from `from` at this server, whose data is worth nothing.
+/// The user whom probes log in as may do nothing but log in from `from`, and keep a
+/// table of its own for benchmarks, at this server, whose data is worth nothing.
 fn init_sql(login: &Login, admin: &Login, from: &str) -> String {
     format!(
         "CREATE USER IF NOT EXISTS '{admin}'@'{from}' IDENTIFIED BY '{secret}';\n\
          GRANT ALL PRIVILEGES ON *.* TO '{admin}'@'{from}';\n\
          CREATE USER IF NOT EXISTS '{user}'@'{from}' IDENTIFIED BY '{password}';\n\
+         CREATE DATABASE IF NOT EXISTS gapscope_overhead;\n\
+         GRANT SELECT, INSERT, CREATE, DROP ON gapscope_overhead.* TO '{user}'@'{from}';\n\
          CREATE USER IF NOT EXISTS '{CHECK_USER}'@'{from}';\n",
         user = login.user,
         password = login.password,
