@@ -138,8 +138,7 @@ impl Lab {
                         programs,
                         &self.folder,
                         data,
-                        name,
-                        server_id,
+                        (name, server_id),
                         &self.login,
                         tools.as_ref(),
                     )

@@ -45,7 +45,8 @@ const SECOND: u64 = 1_000_000_000;
 const PATIENCE_NS: u64 = 30 * SECOND;
 /// Clients have settled after so long without an error.
 const SETTLED_NS: u64 = 1_500_000_000;
-/// The fault is over after so long without an error.
+/// The fault is over after so long without an error, or after the longest of the
+/// clients' own timeouts: one that waits tells of nothing before.
 const QUIET_NS: u64 = 2 * SECOND;
 /// The least that is watched after the timeline.
 const LEAST_OBSERVE_NS: u64 = 5 * SECOND;
@@ -90,6 +91,15 @@ pub fn longest_ns(scenario: &Scenario, settings: Settings) -> u64 {
         .saturating_add(4 * PATIENCE_NS);
     one.saturating_mul(rounds)
         .saturating_mul(u64::from(settings.times))
+}
+
+fn quiet_ns(scenario: &Scenario) -> u64 {
+    let timeouts = scenario.clients.timeouts;
+    [timeouts.connect_ns, timeouts.query_ns]
+        .into_iter()
+        .flatten()
+        .fold(QUIET_NS, u64::max)
+        .min(PATIENCE_NS)
 }
 
 fn phase_ns(scenario: &Scenario) -> u64 {
@@ -351,7 +361,7 @@ impl Repeater<'_> {
             self.pass(player).await?;
             let now = self.clock.raw_ns();
             calm.look(now, self.live.now(), None);
-            if calm.for_ns(now) >= QUIET_NS || now >= until {
+            if calm.for_ns(now) >= quiet_ns(self.scenario) || now >= until {
                 return Ok(());
             }
         }

@@ -276,15 +276,17 @@ async fn measure(
         None => "the planned end".to_owned(),
         Some(problem) => problem.what.clone(),
     };
-    let stopping = tokio::time::timeout(
-        DRAIN + CLOSE_WITHIN,
-        control.stop(&started.run_id, &reason, DRAIN),
-    );
+    // A longer run has more to be merged.
+    let lasted = clock.raw_ns().saturating_sub(origin_ns);
+    let close_within =
+        DRAIN + CLOSE_WITHIN + Duration::from_nanos(u64::try_from(lasted).unwrap_or(0));
+    let stopping =
+        tokio::time::timeout(close_within, control.stop(&started.run_id, &reason, DRAIN));
     let stopped = tokio::select! {
         stopped = stopping => stopped.unwrap_or_else(|_| {
             Err(Problem::new(format!(
                 "the aggregator has not closed the run within {} s",
-                (DRAIN + CLOSE_WITHIN).as_secs()
+                close_within.as_secs()
             )))
         }),
         signal = signals.next() => return Err(interrupted(signal, "while the run was being closed")

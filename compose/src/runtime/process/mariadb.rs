@@ -113,8 +113,7 @@ impl Mariadb {
         programs: &Programs,
         folder: &LabFolder,
         template: &Path,
-        name: &str,
-        server_id: u32,
+        (name, server_id): (&str, u32),
         login: &Login,
         tools: Option<&net::Tools>,
     ) -> Result<Self> {
