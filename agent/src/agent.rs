@@ -118,6 +118,8 @@ pub async fn run(
             board: board.clone(),
             notes,
             endpoints: Arc::new(endpoints),
+            agent_id: config.agent_id.clone(),
+            writes: config.writes.clone(),
         },
         running: HashMap::new(),
         tasks: JoinSet::new(),
@@ -178,7 +180,11 @@ impl Agent {
             .cloned()
             .collect();
         for known in unfinished {
-            if let Err(refusal) = run::admit(&known.plan, &self.tools.endpoints) {
+            if let Err(refusal) = run::admit(
+                &known.plan,
+                &self.tools.endpoints,
+                self.tools.writes.as_ref(),
+            ) {
                 tracing::warn!(run = %known.plan.run_id, why = %refusal, "not resumed");
                 continue;
             }
@@ -226,7 +232,7 @@ impl Agent {
             tracing::info!(%run, "already done; not started again");
             return;
         }
-        if let Err(refusal) = run::admit(&plan, &self.tools.endpoints) {
+        if let Err(refusal) = run::admit(&plan, &self.tools.endpoints, self.tools.writes.as_ref()) {
             self.refuse(run.to_string(), refusal.to_string()).await;
             return;
         }
@@ -277,7 +283,7 @@ impl Agent {
 
     async fn leave(&mut self, mut uplink: tokio::task::JoinHandle<()>) {
         for stopper in self.running.values() {
-            stopper.stop("shutdown", SHUTDOWN_GRACE);
+            stopper.leave("shutdown", SHUTDOWN_GRACE);
         }
         while let Some(ended) = self.tasks.join_next().await {
             if let Ok(run) = ended {

@@ -14,7 +14,8 @@ use crate::{agent, check, inspect, output};
 
 /// Probes SQL targets and streams what it measures to an aggregator.
 ///
-/// Probing is read-only: one SELECT a probe. Passwords come from the
+/// Probing is read-only, one SELECT a probe, unless --allow-writes says where rows
+/// may be written and a run asks for it. Passwords come from the
 /// environment or a file, never from a flag.
 #[derive(Debug, Parser)]
 #[command(name = "gapscope-agent", version)]
@@ -72,6 +73,15 @@ struct Run {
     /// Bytes the spool may take; beyond, the oldest records are lost and declared [default: 1 GiB]
     #[arg(long, value_name = "BYTES")]
     spool_max_bytes: Option<u64>,
+    /// Let runs that ask for it write rows into a table of their own in this schema
+    #[arg(long, value_name = "SCHEMA")]
+    allow_writes: Option<String>,
+    /// Read the rows after a run through this target: a backend itself. Again for each
+    #[arg(long, value_name = "NAME")]
+    ledger_from: Vec<String>,
+    /// The backends share their data: a row must be on each of them
+    #[arg(long)]
+    backends_share_data: bool,
     /// End when the parent process ends
     #[arg(long)]
     die_with_parent: bool,
@@ -160,6 +170,9 @@ fn perform_run(run: Run) -> Result<(), Failure> {
     flags.agent_id = run.agent_id;
     flags.data = run.data;
     flags.spool_max_bytes = run.spool_max_bytes;
+    flags.allow_writes = run.allow_writes;
+    flags.ledger_from = run.ledger_from;
+    flags.backends_share_data = run.backends_share_data;
     let config = config::resolve(&flags, &SystemSources)?;
     if config.targets.is_empty() {
         return Err(Failure {

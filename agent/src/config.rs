@@ -10,6 +10,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use gapscope_proto::ids::{AgentId, TargetName};
 use gapscope_proto::small_file;
@@ -24,6 +25,9 @@ pub const DEFAULT_AGGREGATOR: &str = "http://127.0.0.1:7350";
 /// default clients need 400 of them while a target refuses: four clients that
 /// try again every 10 ms.
 pub const DEFAULT_MAX_CONNECTS_PER_SECOND: u32 = 500;
+/// How long the reading of the ledger waits for backends unless told otherwise;
+/// the aggregator waits for 30 s.
+pub const DEFAULT_LEDGER_PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes a spool may take unless told otherwise.
 pub const DEFAULT_SPOOL_MAX_BYTES: u64 = 1 << 30;
 
@@ -86,6 +90,38 @@ impl Target {
     }
 }
 
+/// Where the agent's owner allows it to write, and how the ledger is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Writes {
+    /// The only schema that is written to.
+    pub schema: String,
+    /// The ledger's table, if its owner made one; none: made and dropped.
+    pub table: Option<String>,
+    /// Targets through which the ledger is read after a run: the backends
+    /// themselves. None: through the probed targets.
+    pub ledger_from: Vec<TargetName>,
+    /// Whether the backends share their data.
+    pub shared: bool,
+    /// Whether the table stays after the run.
+    pub keep: bool,
+    /// How long to wait after a run for backends to be back.
+    pub patience: Duration,
+}
+
+impl Writes {
+    /// Into this schema, all else as by default.
+    pub fn to(schema: &str) -> Self {
+        Self {
+            schema: schema.to_owned(),
+            table: None,
+            ledger_from: Vec::new(),
+            shared: false,
+            keep: false,
+            patience: DEFAULT_LEDGER_PATIENCE,
+        }
+    }
+}
+
 /// Everything the agent was told, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -99,6 +135,8 @@ pub struct Config {
     pub spool_max_bytes: u64,
     /// What can be probed.
     pub targets: Vec<Target>,
+    /// Where writing is allowed; none: nowhere.
+    pub writes: Option<Writes>,
 }
 
 /// What the command line says; anything absent is taken from the file.
@@ -118,6 +156,12 @@ pub struct Flags {
     pub data: Option<PathBuf>,
     /// `--spool-max-bytes`
     pub spool_max_bytes: Option<u64>,
+    /// `--allow-writes`
+    pub allow_writes: Option<String>,
+    /// `--ledger-from`
+    pub ledger_from: Vec<String>,
+    /// `--backends-share-data`
+    pub backends_share_data: bool,
 }
 
 /// Why a configuration is of no use.
@@ -153,6 +197,21 @@ struct File {
     spool_max_bytes: Option<u64>,
     #[serde(default)]
     target: Vec<Spanned<FileTarget>>,
+    writes: Option<Spanned<FileWrites>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileWrites {
+    schema: String,
+    table: Option<String>,
+    #[serde(default)]
+    ledger_from: Vec<String>,
+    #[serde(default)]
+    shared: bool,
+    #[serde(default)]
+    keep: bool,
+    patience_s: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -208,6 +267,7 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
         data: None,
         spool_max_bytes: None,
         targets: Vec::new(),
+        writes: None,
     });
     if let Some(expression) = &flags.identity {
         check_expression(expression)
@@ -228,6 +288,28 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
                     .hint("give each target a name of its own"),
             );
         }
+    }
+    let mut writes = config.writes;
+    if let Some(schema) = &flags.allow_writes {
+        match &mut writes {
+            Some(writes) => writes.schema.clone_from(schema),
+            None => writes = Some(Writes::to(schema)),
+        }
+    }
+    if let Some(writes) = &mut writes {
+        for name in &flags.ledger_from {
+            let name = name
+                .parse()
+                .map_err(|error| ConfigError::new(format!("--ledger-from: {error}")))?;
+            writes.ledger_from.push(name);
+        }
+        writes.shared |= flags.backends_share_data;
+        check_writes(writes, &config.targets)?;
+    } else if !flags.ledger_from.is_empty() || flags.backends_share_data {
+        return Err(
+            ConfigError::new("there is no ledger without a schema to write to")
+                .hint("add --allow-writes SCHEMA, or [writes] to the configuration"),
+        );
     }
     let agent_id = match &flags.agent_id {
         Some(text) => Some(
@@ -255,7 +337,41 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
             .unwrap_or(DEFAULT_SPOOL_MAX_BYTES)
             .max(1 << 20),
         targets: config.targets,
+        writes,
     })
+}
+
+fn check_writes(writes: &Writes, targets: &[Target]) -> Result<(), ConfigError> {
+    for name in std::iter::once(&writes.schema).chain(&writes.table) {
+        if name.is_empty() || name.chars().count() > 64 || name.chars().any(char::is_control) {
+            return Err(ConfigError::new(format!(
+                "`{}` is not the name of a schema or table",
+                name.escape_default()
+            )));
+        }
+    }
+    const SYSTEM: [&str; 4] = ["mysql", "information_schema", "performance_schema", "sys"];
+    if SYSTEM
+        .iter()
+        .any(|name| name.eq_ignore_ascii_case(&writes.schema))
+    {
+        return Err(
+            ConfigError::new(format!("writes are never allowed in `{}`", writes.schema))
+                .hint("make a schema for it: CREATE DATABASE gapscope"),
+        );
+    }
+    if !(1..=3_600).contains(&writes.patience.as_secs()) {
+        return Err(ConfigError::new("`patience_s` is from 1 to 3600"));
+    }
+    for name in &writes.ledger_from {
+        if !targets.iter().any(|target| &target.name == name) {
+            return Err(ConfigError::new(format!(
+                "the ledger is to be read from target `{name}`, which is not configured"
+            ))
+            .hint("give each backend as a target of its own, with --target or [[target]]"));
+        }
+    }
+    Ok(())
 }
 
 #[derive(Debug)]
@@ -265,6 +381,7 @@ struct Partial {
     data: Option<PathBuf>,
     spool_max_bytes: Option<u64>,
     targets: Vec<Target>,
+    writes: Option<Writes>,
 }
 
 fn line_of(text: &str, at: usize) -> usize {
@@ -396,12 +513,38 @@ impl File {
                 max_connects_per_second,
             });
         }
+        let writes = match self.writes {
+            None => None,
+            Some(spanned) => {
+                let span = spanned.span();
+                let given = spanned.into_inner();
+                let names = given
+                    .ledger_from
+                    .iter()
+                    .map(|name| {
+                        name.parse()
+                            .map_err(|error| at(span.clone(), "ledger_from", &error))
+                    })
+                    .collect::<Result<_, _>>()?;
+                Some(Writes {
+                    schema: given.schema,
+                    table: given.table,
+                    ledger_from: names,
+                    shared: given.shared,
+                    keep: given.keep,
+                    patience: given
+                        .patience_s
+                        .map_or(DEFAULT_LEDGER_PATIENCE, Duration::from_secs),
+                })
+            }
+        };
         Ok(Partial {
             agent_id,
             aggregator,
             data: self.data,
             spool_max_bytes: self.spool_max_bytes,
             targets,
+            writes,
         })
     }
 }
@@ -619,6 +762,38 @@ database = "shop"
         let shown = format!("{error:?}");
         assert!(shown.contains("password_env"), "{shown}");
         assert!(!shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn writing_is_allowed_by_the_owner_alone() {
+        assert_eq!(with_file("agent_id = \"a\"").expect("valid").writes, None);
+        let config = with_file(
+            r#"
+[[target]]
+name = "direct"
+address = "db:3306"
+user = "probe"
+[writes]
+schema = "gapscope"
+ledger_from = ["direct"]
+shared = true
+"#,
+        )
+        .expect("valid");
+        let writes = config.writes.expect("allowed");
+        assert_eq!((writes.schema.as_str(), writes.shared), ("gapscope", true));
+        assert_eq!(writes.ledger_from.len(), 1);
+        check_error(
+            "[writes]\nschema = \"gapscope\"\nledger_from = [\"nowhere\"]\n",
+            &["`nowhere`", "not configured"],
+        );
+        check_error("[writes]\nschema = \"mysql\"\n", &["never allowed"]);
+        let flags = Flags {
+            ledger_from: vec!["direct".into()],
+            ..Flags::default()
+        };
+        let error = resolve(&flags, &Fake::default()).expect_err("no schema");
+        assert!(error.message.contains("without a schema"), "{error:?}");
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Verdict {
     }
 
     fn unanswered(mut self, phase: Phase) -> Self {
-        self.may_have_executed = phase == Phase::Query;
+        self.may_have_executed = matches!(phase, Phase::Query | Phase::Commit);
         self
     }
 
@@ -91,6 +91,10 @@ pub fn of_timeout(phase: Phase, timeout_ns: u64) -> Verdict {
         Phase::Connect => (Cause::ConnectTimeout, "TCP and login"),
         Phase::Setup => (Cause::QueryTimeout, "setting up the session"),
         Phase::Query => (Cause::QueryTimeout, "the statement"),
+        Phase::Ping => (Cause::QueryTimeout, "COM_PING"),
+        Phase::Begin => (Cause::QueryTimeout, "the transaction, at its BEGIN,"),
+        Phase::Write => (Cause::QueryTimeout, "the transaction, at its INSERT,"),
+        Phase::Commit => (Cause::QueryTimeout, "the transaction, at its COMMIT,"),
     };
     Verdict::new(
         Outcome::TimedOut,
@@ -129,6 +133,16 @@ pub fn of_wrong_shape(why: &str) -> Verdict {
     Verdict::new(Outcome::WrongAnswer, Cause::WrongShape, why)
 }
 
+/// What a client does is not supported here, as an error packet said at its start.
+pub fn of_unsupported(why: &Verdict) -> Verdict {
+    Verdict {
+        outcome: Outcome::AgentError,
+        cause: Some(Cause::Unsupported),
+        may_have_executed: false,
+        ..why.clone()
+    }
+}
+
 /// The session's state is not what it was set to.
 pub fn of_broken_canary(why: &str) -> Verdict {
     Verdict::new(Outcome::StateLost, Cause::CanaryBroken, why)
@@ -147,7 +161,8 @@ pub fn of_driver_error(error: &Error, phase: Phase) -> Verdict {
             code: Some(error.code),
             sqlstate: Some(error.state.chars().take(5).collect()),
             text: shorten(&error.message),
-            may_have_executed: phase == Phase::Query && matches!(error.code, 2013 | 2055),
+            may_have_executed: matches!(phase, Phase::Query | Phase::Commit)
+                && matches!(error.code, 2013 | 2055),
         },
         Error::Driver(DriverError::ConnectionClosed) => Verdict::new(
             lost(phase),
@@ -191,7 +206,7 @@ pub fn is_address_trouble(error: &Error) -> bool {
 fn lost(phase: Phase) -> Outcome {
     match phase {
         Phase::Resolve | Phase::Connect => Outcome::ConnectFailed,
-        Phase::Setup | Phase::Query => Outcome::ConnectionLost,
+        _ => Outcome::ConnectionLost,
     }
 }
 

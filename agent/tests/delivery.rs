@@ -36,6 +36,7 @@ fn config(url: &str, data: &Path, server: &Server) -> Config {
             identity: None,
             max_connects_per_second: 1_000,
         }],
+        writes: None,
     }
 }
 

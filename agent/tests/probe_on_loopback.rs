@@ -61,6 +61,8 @@ fn guarded(
             number: 5,
             canary,
             canary_value: "unique".into(),
+            pool: false,
+            ledger: None,
             timeouts: Timeouts {
                 resolve_ns: timeout,
                 connect_ns: timeout,

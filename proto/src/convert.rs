@@ -8,7 +8,9 @@ use crate::batch::{Columns, Series};
 use crate::clock::ClockKey;
 use crate::fault::{Fault, FaultScope, Span, Subject};
 use crate::frame::{Body, Frame, StreamId, StreamKind};
-use crate::host::{Anchor, Exchange, HostFacts, HostRecord, Lag, ProbingEnded, ProbingStarted};
+use crate::host::{
+    Anchor, Exchange, HostFacts, HostRecord, Lag, LedgerEntry, ProbingEnded, ProbingStarted,
+};
 use crate::ids::{Incarnation, RunId, TargetName};
 use crate::plan::{ClientGroup, RunPlan, Timeouts};
 use crate::wire;
@@ -324,6 +326,19 @@ impl From<&HostRecord> for wire::HostRecord {
                     waited: ended.waited,
                     overslept: ended.overslept,
                 }),
+                HostRecord::Ledger(entry) => Kind::Ledger(wire::LedgerEntry {
+                    source: entry.source.clone(),
+                    backend: entry.backend.clone(),
+                    error: entry.error.clone(),
+                    shared: entry.shared,
+                    incarnation: entry.incarnation,
+                    target: entry.target.clone(),
+                    client: u32::from(entry.client),
+                    first_slot: entry.first_slot,
+                    last_slot: entry.last_slot,
+                    times: entry.times,
+                    note: entry.note.clone(),
+                }),
             }),
         }
     }
@@ -367,6 +382,24 @@ impl TryFrom<wire::HostRecord> for HostRecord {
                 waited: ended.waited,
                 overslept: ended.overslept,
             }),
+            Kind::Ledger(entry) => {
+                if entry.first_slot > entry.last_slot {
+                    return Err(invalid("last_slot", "it is before the first"));
+                }
+                Self::Ledger(LedgerEntry {
+                    source: entry.source,
+                    backend: entry.backend,
+                    error: entry.error,
+                    shared: entry.shared,
+                    incarnation: entry.incarnation,
+                    target: entry.target,
+                    client: u16_of("client", entry.client)?,
+                    first_slot: entry.first_slot,
+                    last_slot: entry.last_slot,
+                    times: entry.times,
+                    note: entry.note,
+                })
+            }
         })
     }
 }

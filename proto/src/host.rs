@@ -17,6 +17,37 @@ pub enum HostRecord {
     Started(ProbingStarted),
     /// Probing for a run ended.
     Ended(ProbingEnded),
+    /// A part of the write ledger, read after the run.
+    Ledger(LedgerEntry),
+}
+
+/// What was found in the write ledger of a run when it was read from one place.
+/// An entry with `times` 0 stands for the reading itself and comes once for each
+/// place; the others say which numbered rows were there.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LedgerEntry {
+    /// Name of the target that it was read through.
+    pub source: String,
+    /// Which backend answered there; empty: not known.
+    pub backend: String,
+    /// Why it was not read; empty: it was, to its end.
+    pub error: String,
+    /// Whether the backends are said to share their data.
+    pub shared: bool,
+    /// Of rows: which start of the agent wrote them.
+    pub incarnation: u64,
+    /// Of rows: through which target.
+    pub target: String,
+    /// Of rows: which client.
+    pub client: u16,
+    /// Of rows: the first slot.
+    pub first_slot: u64,
+    /// Of rows: the last slot; every one from the first on is there.
+    pub last_slot: u64,
+    /// How often each of them is there.
+    pub times: u32,
+    /// Of a reading: what else is to be said, such as a table left behind.
+    pub note: String,
 }
 
 /// Lateness of a 10 ms ticker: tells a slow target from a paused agent.

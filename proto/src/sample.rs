@@ -70,7 +70,8 @@ words!(
     New = "new",
     /// Held connection and held prepared statement.
     Prepared = "prepared",
-    /// BEGIN, write, read, COMMIT on a held connection.
+    /// `BEGIN`, a numbered row, the read of a bare client, `COMMIT`, on a held
+    /// connection: four round trips.
     Transaction = "transaction",
 });
 
@@ -92,6 +93,14 @@ words!(
     Setup = "setup",
     /// The statement.
     Query = "query",
+    /// The `COM_PING` of a pool's client.
+    Ping = "ping",
+    /// `BEGIN` of style `transaction`.
+    Begin = "begin",
+    /// The numbered row of style `transaction`.
+    Write = "write",
+    /// `COMMIT` of style `transaction`.
+    Commit = "commit",
 });
 
 words!(
@@ -182,6 +191,9 @@ words!(
     Local = "local",
     /// An I/O error with no finer name.
     OtherIo = "other_io",
+    /// What this client does is not supported by the target: found out at the
+    /// start, and left out from then on.
+    Unsupported = "unsupported",
 });
 
 words!(
@@ -236,7 +248,8 @@ pub struct Sample {
     pub phase: Phase,
     /// What became of it.
     pub outcome: Outcome,
-    /// The finer kind; none when `ok`.
+    /// The finer kind. When `ok`: none, or, of a pool's client, why its ping found
+    /// the connection dead, so that it took a new one.
     pub cause: Option<Cause>,
     /// MySQL error number, as the server gave it.
     pub error_code: Option<u16>,
@@ -244,7 +257,8 @@ pub struct Sample {
     pub sqlstate: Option<Arc<str>>,
     /// Error text, at most 200 characters.
     pub error: Option<Arc<str>>,
-    /// The statement was sent and no answer came: its effect is unknown.
+    /// The statement was sent and no answer came: its effect is unknown. Of style
+    /// `transaction` that is said of the `COMMIT` alone.
     pub may_have_executed: bool,
     /// The client's own number of its connection, from 1.
     pub connection: Option<u32>,

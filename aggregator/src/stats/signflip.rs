@@ -21,7 +21,7 @@ pub struct SignFlip {
 
 /// Up to so many pairs all assignments are looked at.
 const EXACT_MOST: usize = 20;
-const DRAWS: u32 = 100_000;
+const DRAWS: u32 = 20_000;
 
 /// The smallest probability that `n` pairs can have, whatever they show: 0.0625
 /// for 5, 0.00049 for 12.

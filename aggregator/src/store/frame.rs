@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
-use gapscope_proto::host::{Anchor, Exchange, HostRecord, Lag, ProbingEnded, ProbingStarted};
+use gapscope_proto::host::{
+    Anchor, Exchange, HostRecord, Lag, LedgerEntry, ProbingEnded, ProbingStarted,
+};
 use gapscope_proto::ids::{AgentId, Incarnation, RunId};
 use gapscope_proto::sample::Sample;
 use polars::prelude::*;
@@ -111,6 +113,7 @@ fn kind_of(record: &HostRecord) -> &'static str {
         HostRecord::Anchor(_) => schema::CLOCK_ANCHORS.kind,
         HostRecord::Started(_) => "started",
         HostRecord::Ended(_) => "ended",
+        HostRecord::Ledger(_) => schema::LEDGER_READS.kind,
     }
 }
 
@@ -120,6 +123,13 @@ pub fn host_frame(rows: &[Row<HostRecord>]) -> PolarsResult<DataFrame> {
     let text = |name, pick: fn(&HostRecord) -> Option<&str>| {
         texts(name, rows.iter().map(move |row| pick(&row.record)))
     };
+    let writers: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            ledger_of(&row.record)
+                .map_or(String::new(), |entry| format!("{:016x}", entry.incarnation))
+        })
+        .collect();
     DataFrame::new(
         rows.len(),
         vec![
@@ -164,8 +174,32 @@ pub fn host_frame(rows: &[Row<HostRecord>]) -> PolarsResult<DataFrame> {
             field!(rows, SAMPLED, Ended => |r: &ProbingEnded| r.sampled),
             field!(rows, WAITED, Ended => |r: &ProbingEnded| r.waited),
             field!(rows, OVERSLEPT, Ended => |r: &ProbingEnded| r.overslept),
+            text(SOURCE, |r| ledger_of(r).map(|l| l.source.as_str()))?,
+            text(BACKEND, |r| ledger_of(r).map(|l| l.backend.as_str()))?,
+            text(ERROR, |r| ledger_of(r).map(|l| l.error.as_str()))?,
+            field!(rows, SHARED, Ledger => |r: &LedgerEntry| r.shared),
+            texts(
+                WRITTEN_BY,
+                writers
+                    .iter()
+                    .zip(rows)
+                    .map(|(writer, row)| ledger_of(&row.record).map(|_| writer.as_str())),
+            )?,
+            text(TARGET, |r| ledger_of(r).map(|l| l.target.as_str()))?,
+            field!(rows, CLIENT, Ledger => |r: &LedgerEntry| r.client),
+            field!(rows, FIRST_SLOT, Ledger => |r: &LedgerEntry| r.first_slot),
+            field!(rows, LAST_SLOT, Ledger => |r: &LedgerEntry| r.last_slot),
+            field!(rows, TIMES, Ledger => |r: &LedgerEntry| r.times),
+            text(NOTE, |r| ledger_of(r).map(|l| l.note.as_str()))?,
         ],
     )
+}
+
+fn ledger_of(record: &HostRecord) -> Option<&LedgerEntry> {
+    match record {
+        HostRecord::Ledger(entry) => Some(entry),
+        _ => None,
+    }
 }
 
 /// Losses as a frame.

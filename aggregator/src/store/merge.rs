@@ -17,8 +17,8 @@ use polars::prelude::{DataFrame, IntoLazy, ParquetWriter};
 use super::disk::{Disk, part_name, part_number};
 use super::error::StoreError;
 use super::footer::{Footer, Range, push_range};
-use super::reader::{Part, host_parts, pick_host_table, read_parquet, sample_parts};
-use super::schema::{HOST_TABLES, host_table_schema, samples_schema};
+use super::reader::{Part, has_columns, host_parts, pick_host_table, read_parquet, sample_parts};
+use super::schema::{HOST_TABLES, LEDGER_READS, host_table_schema, samples_schema};
 
 /// Rows in a row group of a merged file.
 const ROW_GROUP: usize = 1 << 18;
@@ -121,12 +121,21 @@ pub(crate) fn merge_hosts(folder: &Path, disk: &Disk, run: RunId) -> Result<(), 
                 .map_err(StoreError::parquet("merge", &part.path))?;
         }
         for part in &parts.live {
-            let rows = pick_host_table(read_parquet(&part.path)?.lazy(), table)
+            let frame = read_parquet(&part.path)?;
+            if !has_columns(&frame, table) {
+                // Of an older build, which had no such records.
+                continue;
+            }
+            let rows = pick_host_table(frame.lazy(), table)
                 .collect()
                 .map_err(StoreError::parquet("merge", &part.path))?;
             whole
                 .vstack_mut_owned(rows)
                 .map_err(StoreError::parquet("merge", &part.path))?;
+        }
+        if table.file == LEDGER_READS.file && whole.height() == 0 {
+            // Few runs have one.
+            continue;
         }
         whole.rechunk_mut();
         let mut replaces: Vec<String> = parts.replaced_names.iter().cloned().collect();

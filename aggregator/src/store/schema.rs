@@ -78,6 +78,18 @@ pub mod host {
     pub const SAMPLED: &str = "sampled";
     pub const WAITED: &str = "waited";
     pub const OVERSLEPT: &str = "overslept";
+    pub const SOURCE: &str = "source";
+    pub const BACKEND: &str = "backend";
+    pub const ERROR: &str = "error";
+    pub const SHARED: &str = "shared";
+    /// The start of the agent that wrote the rows: 16 hexadecimal digits.
+    pub const WRITTEN_BY: &str = "written_by";
+    pub const TARGET: &str = "target";
+    pub const CLIENT: &str = "client";
+    pub const FIRST_SLOT: &str = "first_slot";
+    pub const LAST_SLOT: &str = "last_slot";
+    pub const TIMES: &str = "times";
+    pub const NOTE: &str = "note";
 }
 
 /// Columns of `losses` beside `agent_id`, `incarnation`, `kind` and `reason`.
@@ -195,8 +207,28 @@ pub const CLOCK_ANCHORS: HostTable = HostTable {
     ],
 };
 
+/// The write ledger as it was read after the run; see
+/// [`gapscope_proto::host::LedgerEntry`]. Runs of older builds have none.
+pub const LEDGER_READS: HostTable = HostTable {
+    kind: "ledger",
+    file: "ledger_reads",
+    columns: &[
+        host::SOURCE,
+        host::BACKEND,
+        host::ERROR,
+        host::SHARED,
+        host::WRITTEN_BY,
+        host::TARGET,
+        host::CLIENT,
+        host::FIRST_SLOT,
+        host::LAST_SLOT,
+        host::TIMES,
+        host::NOTE,
+    ],
+};
+
 /// The tables that host records become at the close.
-pub const HOST_TABLES: [&HostTable; 3] = [&LAG, &CLOCK_EXCHANGES, &CLOCK_ANCHORS];
+pub const HOST_TABLES: [&HostTable; 4] = [&LAG, &CLOCK_EXCHANGES, &CLOCK_ANCHORS, &LEDGER_READS];
 
 /// The schema of a live part of host records: each kind's columns side by side.
 pub fn host_schema() -> SchemaRef {
@@ -232,6 +264,17 @@ pub fn host_schema() -> SchemaRef {
         (SAMPLED, UInt64),
         (WAITED, UInt64),
         (OVERSLEPT, UInt64),
+        (SOURCE, dictionary()),
+        (BACKEND, dictionary()),
+        (ERROR, dictionary()),
+        (SHARED, DataType::Boolean),
+        (WRITTEN_BY, dictionary()),
+        (TARGET, dictionary()),
+        (CLIENT, DataType::UInt16),
+        (FIRST_SLOT, UInt64),
+        (LAST_SLOT, UInt64),
+        (TIMES, UInt32),
+        (NOTE, dictionary()),
     ])
 }
 

@@ -29,13 +29,18 @@ use crate::error::{Problem, Result};
 use crate::identity::{self, Found};
 use crate::lab::{Lab, Make};
 use crate::output;
+use crate::recover;
 use crate::repeat::{Live, Repeater};
+use crate::runtime::process::mariadb::WRITTEN_SCHEMA;
+use crate::scenario::direct_names;
 use crate::services::{AgentSetup, Services};
 use crate::signals::Signals;
 use crate::timeline::{Due, schedule};
 
 /// How long the agent's last samples may take.
 const DRAIN: Duration = Duration::from_secs(15);
+/// As before, where the ledger is read first.
+const LEDGER_DRAIN: Duration = Duration::from_secs(40);
 /// How long the aggregator may take beyond that to close the run. It merges all
 /// that was measured; where it cannot write it says so much earlier.
 const CLOSE_WITHIN: Duration = Duration::from_secs(120);
@@ -169,6 +174,10 @@ async fn set_up(
         targets: &targets,
         login: &lab.login,
         max_connects_per_second: scenario.max_connects_per_second,
+        writes: scenario
+            .clients
+            .write()
+            .then(|| (WRITTEN_SCHEMA, direct_names(scenario))),
     };
     let services = Services::start(&lab.folder, data, &setup, clock.as_ref()).await?;
     Ok(Up {
@@ -271,6 +280,13 @@ async fn measure(
         signals,
     )
     .await;
+    let writes = scenario.clients.transaction > 0;
+    if writes {
+        let elapsed_ns = u64::try_from(clock.raw_ns().saturating_sub(origin_ns)).unwrap_or(0);
+        recover::all(&mut up.lab.backends, due, elapsed_ns, output::say).await;
+    }
+    // The agent reads the ledger before it says that it is done.
+    let drain = if writes { LEDGER_DRAIN } else { DRAIN };
     let reason = match &trouble {
         None if chosen.repeat.is_some() => "all repetitions were made".to_owned(),
         None => "the planned end".to_owned(),
@@ -279,9 +295,9 @@ async fn measure(
     // A longer run has more to be merged.
     let lasted = clock.raw_ns().saturating_sub(origin_ns);
     let close_within =
-        DRAIN + CLOSE_WITHIN + Duration::from_nanos(u64::try_from(lasted).unwrap_or(0));
+        drain + CLOSE_WITHIN + Duration::from_nanos(u64::try_from(lasted).unwrap_or(0));
     let stopping =
-        tokio::time::timeout(close_within, control.stop(&started.run_id, &reason, DRAIN));
+        tokio::time::timeout(close_within, control.stop(&started.run_id, &reason, drain));
     let stopped = tokio::select! {
         stopped = stopping => stopped.unwrap_or_else(|_| {
             Err(Problem::new(format!(
