@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::board::Board;
 use crate::config::Config;
+use crate::control;
 use crate::host::HostNotes;
 use crate::probe::leash::Graveyard;
 use crate::probe::mysql::Endpoint;
@@ -106,6 +107,10 @@ pub async fn run(
         )
         .run(background.clone()),
     );
+    let control = config
+        .control
+        .as_ref()
+        .and_then(|name| endpoints.get(name).cloned());
     let (order_sender, mut orders) = mpsc::channel(64);
     let (requests, request_receiver) = mpsc::channel(64);
     let mut agent = Agent {
@@ -126,6 +131,11 @@ pub async fn run(
         requests,
         run_began_ns,
     };
+    let control_task = tokio::spawn(control::run(
+        agent.tools.clone(),
+        control,
+        background.clone(),
+    ));
     // Before the first Hello, which says what is running.
     agent.resume().await;
     let uplink = Uplink {
@@ -159,7 +169,7 @@ pub async fn run(
     drop(orders);
     agent.leave(uplink).await;
     background.cancel();
-    for task in [notes_task, exchange_task] {
+    for task in [notes_task, exchange_task, control_task] {
         let _ = task.await;
     }
     // With its last handle the spool's threads end, and its folder is free.

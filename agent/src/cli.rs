@@ -1,4 +1,4 @@
-//! The command line: `run`, `check`, `spool inspect`.
+//! The command line: `run`, `try`, `check`, `spool inspect`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use gapscope_proto::clock::{Clock, SystemClock};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Flags, SystemSources};
-use crate::{agent, check, inspect, output};
+use crate::{agent, check, inspect, output, trial};
 
 /// Probes SQL targets and streams what it measures to an aggregator.
 ///
@@ -28,6 +28,9 @@ struct Cli {
 enum Command {
     /// Connect to the aggregator, wait for runs, probe.
     Run(Run),
+    /// Look at one server or proxy for a minute: what it is, how it does. No
+    /// configuration, no aggregator, read-only.
+    Try(Box<trial::Try>),
     /// Reach each target once: identity, versions, what the user may do.
     Check(TargetFlags),
     /// Look into a spool.
@@ -52,6 +55,10 @@ struct TargetFlags {
     /// A target; its password is taken from GAPSCOPE_PASSWORD_<NAME> or GAPSCOPE_PASSWORD
     #[arg(long = "target", value_name = "NAME=USER@HOST:PORT[/DB]")]
     targets: Vec<String>,
+    /// A server, reached directly, that no fault touches: probed beside each run, so
+    /// that trouble which is not the proxy's shows
+    #[arg(long, value_name = "NAME=USER@HOST:PORT[/DB]")]
+    control: Option<String>,
     /// SQL expression that says which backend answers, for targets given by flag
     #[arg(long, value_name = "EXPR")]
     identity: Option<String>,
@@ -140,6 +147,13 @@ fn perform(command: Command) -> Result<(), Failure> {
             let config = config::resolve(&flags_of(targets), &SystemSources)?;
             runtime()?.block_on(check::check(&config))
         }
+        Command::Try(args) => {
+            let runtime = runtime()?;
+            let result = runtime.block_on(trial::run(&args));
+            // A name lookup that hangs must not keep the process.
+            runtime.shutdown_timeout(std::time::Duration::from_millis(200));
+            result
+        }
         Command::Spool(SpoolCommand::Inspect { dir }) => inspect::inspect(&dir),
     }
 }
@@ -148,6 +162,7 @@ fn flags_of(targets: TargetFlags) -> Flags {
     Flags {
         config: targets.config,
         targets: targets.targets,
+        control: targets.control,
         identity: targets.identity,
         ..Flags::default()
     }

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_spanned::Spanned;
 
 use crate::probe::identity::check_expression;
+use crate::reach::{DEFAULT_MAX_SOCKETS, Reach, TlsFiles};
 
 /// Where an aggregator listens unless told otherwise.
 pub const DEFAULT_AGGREGATOR: &str = "http://127.0.0.1:7350";
@@ -77,6 +78,8 @@ pub struct Target {
     pub identity: Option<String>,
     /// The guard: more new connections a second are not made.
     pub max_connects_per_second: u32,
+    /// TLS, name lookups, sockets.
+    pub reach: Reach,
 }
 
 impl Target {
@@ -135,6 +138,8 @@ pub struct Config {
     pub spool_max_bytes: u64,
     /// What can be probed.
     pub targets: Vec<Target>,
+    /// Which of them no fault touches: probed beside each run.
+    pub control: Option<TargetName>,
     /// Where writing is allowed; none: nowhere.
     pub writes: Option<Writes>,
 }
@@ -146,6 +151,8 @@ pub struct Flags {
     pub config: Option<PathBuf>,
     /// `--target`, each `NAME=USER@HOST:PORT[/DB]`
     pub targets: Vec<String>,
+    /// `--control`, as `--target`
+    pub control: Option<String>,
     /// `--identity`, for targets given by flag
     pub identity: Option<String>,
     /// `--aggregator`
@@ -195,6 +202,7 @@ struct File {
     aggregator: Option<Spanned<String>>,
     data: Option<PathBuf>,
     spool_max_bytes: Option<u64>,
+    control: Option<Spanned<String>>,
     #[serde(default)]
     target: Vec<Spanned<FileTarget>>,
     writes: Option<Spanned<FileWrites>>,
@@ -225,6 +233,56 @@ struct FileTarget {
     database: Option<String>,
     identity: Option<Spanned<String>>,
     max_connects_per_second: Option<Spanned<u32>>,
+    tls: Option<Spanned<String>>,
+    tls_ca: Option<PathBuf>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    tls_name: Option<String>,
+    #[serde(default)]
+    follow_dns: bool,
+    max_sockets: Option<Spanned<u32>>,
+    breaker: Option<bool>,
+}
+
+impl FileTarget {
+    /// How the target is reached; `Err` holds the place, the key and why not.
+    fn reach(&self, file: &Path) -> Result<Reach, (Option<std::ops::Range<usize>>, String)> {
+        let mode = match &self.tls {
+            None => None,
+            Some(word) => Some(
+                word.get_ref()
+                    .parse()
+                    .map_err(|why| (Some(word.span()), why))?,
+            ),
+        };
+        let files = TlsFiles {
+            mode,
+            ca: self.tls_ca.clone(),
+            cert: self.tls_cert.clone(),
+            key: self.tls_key.clone(),
+            name: self.tls_name.clone(),
+        };
+        let place = self.tls.as_ref().map(Spanned::span);
+        let tls = files
+            .load(file.parent().unwrap_or(Path::new(".")))
+            .map_err(|why| (place, why))?;
+        let max_sockets = match &self.max_sockets {
+            None => DEFAULT_MAX_SOCKETS,
+            Some(most) if *most.get_ref() == 0 => {
+                return Err((
+                    Some(most.span()),
+                    "max_sockets = 0 would never connect; at least 1 is needed".to_owned(),
+                ));
+            }
+            Some(most) => *most.get_ref(),
+        };
+        Ok(Reach {
+            tls,
+            follow_dns: self.follow_dns,
+            max_sockets,
+            breaker: self.breaker.unwrap_or(true),
+        })
+    }
 }
 
 /// Where secrets come from; a test passes its own.
@@ -267,6 +325,7 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
         data: None,
         spool_max_bytes: None,
         targets: Vec::new(),
+        control: None,
         writes: None,
     });
     if let Some(expression) = &flags.identity {
@@ -276,6 +335,12 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
     for text in &flags.targets {
         let mut target = target_from_flag(text, sources)?;
         target.identity = flags.identity.clone();
+        config.targets.push(target);
+    }
+    if let Some(text) = &flags.control {
+        let mut target = target_from_flag(text, sources)?;
+        target.identity = flags.identity.clone();
+        config.control = Some(target.name.clone());
         config.targets.push(target);
     }
     for (index, target) in config.targets.iter().enumerate() {
@@ -337,6 +402,7 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
             .unwrap_or(DEFAULT_SPOOL_MAX_BYTES)
             .max(1 << 20),
         targets: config.targets,
+        control: config.control,
         writes,
     })
 }
@@ -381,6 +447,7 @@ struct Partial {
     data: Option<PathBuf>,
     spool_max_bytes: Option<u64>,
     targets: Vec<Target>,
+    control: Option<TargetName>,
     writes: Option<Writes>,
 }
 
@@ -438,6 +505,9 @@ impl File {
         for spanned in self.target {
             let whole = spanned.span();
             let target = spanned.into_inner();
+            let reach = target
+                .reach(path)
+                .map_err(|(place, why)| at(place.unwrap_or_else(|| whole.clone()), "tls", &why))?;
             let name: TargetName = target
                 .name
                 .get_ref()
@@ -448,7 +518,7 @@ impl File {
             let password = match (&target.password_env, &target.password_file) {
                 (Some(_), Some(_)) => {
                     return Err(at(
-                        whole,
+                        whole.clone(),
                         "password_file",
                         &"give either password_env or password_file, not both",
                     ));
@@ -511,8 +581,25 @@ impl File {
                 database: target.database,
                 identity,
                 max_connects_per_second,
+                reach,
             });
         }
+        let control = match &self.control {
+            None => None,
+            Some(name) => match targets.iter().find(|t| t.name.as_str() == name.get_ref()) {
+                Some(target) => Some(target.name.clone()),
+                None => {
+                    return Err(at(
+                        name.span(),
+                        "control",
+                        &format!(
+                            "`{}` is not the name of a target in this file",
+                            name.get_ref()
+                        ),
+                    ));
+                }
+            },
+        };
         let writes = match self.writes {
             None => None,
             Some(spanned) => {
@@ -539,6 +626,7 @@ impl File {
             }
         };
         Ok(Partial {
+            control,
             agent_id,
             aggregator,
             data: self.data,
@@ -549,7 +637,7 @@ impl File {
     }
 }
 
-fn split_address(text: &str) -> Result<(String, u16), String> {
+pub(crate) fn split_address(text: &str) -> Result<(String, u16), String> {
     let wrong = || format!("`{text}` is not HOST:PORT (an IPv6 address stands in brackets)");
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let port = u16::from_str(port).map_err(|_| wrong())?;
@@ -615,6 +703,7 @@ fn target_from_flag(text: &str, sources: &impl Sources) -> Result<Target, Config
         database,
         identity: None,
         max_connects_per_second: DEFAULT_MAX_CONNECTS_PER_SECOND,
+        reach: Reach::default(),
     })
 }
 
@@ -693,6 +782,47 @@ mod tests {
         let shown = format!("{} {}", error.message, error.hint.unwrap_or_default());
         for part in parts {
             assert!(shown.contains(part), "{part:?} is not in {shown:?}");
+        }
+    }
+
+    #[test]
+    fn how_a_target_is_reached_stands_beside_it() {
+        let parse = |keys: &str| {
+            let text =
+                format!("[[target]]\nname = \"t\"\naddress = \"h:1\"\nuser = \"u\"\n{keys}\n");
+            let flags = Flags {
+                config: Some("/etc/agent.toml".into()),
+                ..Flags::default()
+            };
+            struct Fake(String);
+            impl Sources for Fake {
+                fn env(&self, _: &str) -> Option<String> {
+                    None
+                }
+                fn file(&self, _: &Path) -> Result<String, String> {
+                    Ok(self.0.clone())
+                }
+            }
+            resolve(&flags, &Fake(text))
+                .map(|config| (config.targets[0].reach.clone(), config.control))
+        };
+        let (reach, control) = parse("").expect("fine");
+        assert_eq!((reach, control), (Reach::default(), None));
+        let (reach, _) =
+            parse("tls = \"required\"\nfollow_dns = true\nmax_sockets = 7\nbreaker = false")
+                .expect("fine");
+        assert_eq!(reach.tls.mode().as_str(), "required");
+        assert!(reach.follow_dns && !reach.breaker && reach.max_sockets == 7);
+        for (keys, why) in [
+            (
+                "tls = \"verify\"",
+                "agent.toml:5: key `tls`: `verify` is no TLS mode",
+            ),
+            ("tls_ca = \"ca.pem\"", "cannot read `/etc/ca.pem`"),
+            ("max_sockets = 0", "would never connect"),
+        ] {
+            let error = parse(keys).expect_err("refused").message;
+            assert!(error.contains(why), "{error}");
         }
     }
 

@@ -49,6 +49,7 @@ fn guarded(
             database: None,
             identity: Some("whoami()".into()),
             max_connects_per_second,
+            reach: gapscope_agent::reach::Reach::default(),
         },
         &*clock,
     ));

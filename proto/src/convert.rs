@@ -9,7 +9,8 @@ use crate::clock::ClockKey;
 use crate::fault::{Fault, FaultScope, Span, Subject};
 use crate::frame::{Body, Frame, StreamId, StreamKind};
 use crate::host::{
-    Anchor, Exchange, HostFacts, HostRecord, Lag, LedgerEntry, ProbingEnded, ProbingStarted,
+    Anchor, ControlProbes, Exchange, HostFacts, HostRecord, Lag, LedgerEntry, ProbingEnded,
+    ProbingStarted,
 };
 use crate::ids::{Incarnation, RunId, TargetName};
 use crate::plan::{ClientGroup, RunPlan, Timeouts};
@@ -318,6 +319,15 @@ impl From<&HostRecord> for wire::HostRecord {
                     planned_end_ns: started.planned_end_ns,
                     clock: Some((&started.clock).into()),
                 }),
+                HostRecord::Control(probes) => Kind::Control(wire::ControlProbes {
+                    name: probes.name.clone(),
+                    at_ns: probes.at_ns,
+                    until_ns: probes.until_ns,
+                    probes: probes.probes,
+                    bad: probes.bad,
+                    took_max_ns: probes.took_max_ns,
+                    error: probes.error.clone(),
+                }),
                 HostRecord::Ended(ended) => Kind::Ended(wire::ProbingEnded {
                     end_ns: ended.end_ns,
                     reason: ended.reason.clone(),
@@ -373,6 +383,15 @@ impl TryFrom<wire::HostRecord> for HostRecord {
                 origin_ns: started.origin_ns,
                 planned_end_ns: started.planned_end_ns,
                 clock: required("clock", started.clock)?.into(),
+            }),
+            Kind::Control(probes) => Self::Control(ControlProbes {
+                name: probes.name,
+                at_ns: probes.at_ns,
+                until_ns: probes.until_ns,
+                probes: probes.probes,
+                bad: probes.bad,
+                took_max_ns: probes.took_max_ns,
+                error: probes.error,
             }),
             Kind::Ended(ended) => Self::Ended(ProbingEnded {
                 end_ns: ended.end_ns,

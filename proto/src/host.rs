@@ -17,6 +17,8 @@ pub enum HostRecord {
     Started(ProbingStarted),
     /// Probing for a run ended.
     Ended(ProbingEnded),
+    /// Probes of a control, or of the agent's own loopback.
+    Control(ControlProbes),
     /// A part of the write ledger, read after the run.
     Ledger(LedgerEntry),
 }
@@ -59,6 +61,26 @@ pub struct Lag {
     pub ticks: u32,
     /// The largest lateness among them, in ns.
     pub late_max_ns: u64,
+}
+
+/// Probes of a server that no fault touches, or of a null server in the agent
+/// itself: one that was slow or bad, or some that were not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlProbes {
+    /// The control's name; empty: the agent's own loopback.
+    pub name: String,
+    /// Begin of the first, RAW ns of the agent.
+    pub at_ns: i64,
+    /// End of the last, RAW ns of the agent.
+    pub until_ns: i64,
+    /// How many.
+    pub probes: u32,
+    /// How many of them were not answered well.
+    pub bad: u32,
+    /// The longest.
+    pub took_max_ns: u64,
+    /// Of a bad one: how it ended; at most 200 characters.
+    pub error: String,
 }
 
 /// Four stamps of one exchange: agent sends, aggregator receives and sends,

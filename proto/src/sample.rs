@@ -169,6 +169,13 @@ words!(
     LockWait = "lock_wait",
     /// An error of the proxy's own making.
     Proxy = "proxy",
+    /// The server or cluster is there and says that it cannot serve (1047 of
+    /// Galera, 3032, TiDB's 9001 ...).
+    NotReady = "not_ready",
+    /// The server's own limit on a statement's time (1969, 3024).
+    StatementTimeout = "statement_timeout",
+    /// The server's own limit on idle connections (4031).
+    IdleTimeout = "idle_timeout",
     /// Another error packet.
     OtherServer = "other_server",
     /// Bytes that make no sense.
@@ -187,6 +194,8 @@ words!(
     NoLocalPort = "no_local_port",
     /// The agent's guard on connections a second held this one back.
     Guard = "guard",
+    /// The agent's circuit breaker was open: it did not probe.
+    Breaker = "breaker",
     /// Another limit or fault on the agent's side.
     Local = "local",
     /// An I/O error with no finer name.

@@ -3,6 +3,7 @@
 
 pub mod answer;
 pub mod canary;
+pub mod endpoint;
 pub mod exchange;
 pub mod identity;
 pub mod intern;

@@ -10,115 +10,31 @@
 //! driver's calls, in the task; a late wake-up of the task is inside them.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
-use gapscope_proto::ids::TargetName;
 use gapscope_proto::plan::Timeouts;
 use gapscope_proto::sample::{Canary, Outcome, Phase, Sample, Style};
 use gapscope_proto::time::Timestamp;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Error, Opts, OptsBuilder, Statement};
+use mysql_async::{Conn, Error, Statement};
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answer, Ask};
 use super::canary::{self, Script};
+use super::endpoint::Socket;
+pub use super::endpoint::{Endpoint, connect, resolve};
 use super::exchange::{Progress, Send, exchange, in_transaction, surely_not_committed};
 use super::identity::{IdentityCell, is_unsupported};
 use super::intern::Interner;
 use super::leash::{self, Ended, Graveyard};
 use super::ledger::Ledger;
-use crate::config::Target;
-use crate::guard::Guard;
 use crate::outcome::{self, Verdict};
 use crate::schedule::Slot;
 
-const MAX_ALLOWED_PACKET: usize = 4 << 20;
-const WAIT_TIMEOUT_S: usize = 28_800;
 /// How long a good-bye may take; it is not part of any probe.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
-
-/// What all clients of a target share.
-#[derive(Debug)]
-pub struct Endpoint {
-    /// Its name, shared by all samples.
-    pub name: Arc<TargetName>,
-    /// As configured.
-    pub target: Target,
-    /// The default identity expression, once found.
-    pub identity: Arc<IdentityCell>,
-    guard: Mutex<Guard>,
-}
-
-impl Endpoint {
-    /// For a configured target.
-    pub fn new(target: Target, clock: &dyn Clock) -> Self {
-        let identity = match &target.identity {
-            Some(expression) => IdentityCell::given(expression),
-            None => IdentityCell::default(),
-        };
-        Self {
-            name: Arc::new(target.name.clone()),
-            identity: Arc::new(identity),
-            guard: Mutex::new(Guard::new(target.max_connects_per_second, clock.raw_ns())),
-            target,
-        }
-    }
-
-    /// Whether one more connection may be made now.
-    pub fn admit(&self, now_ns: i64) -> bool {
-        self.guard
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .admit(now_ns)
-    }
-
-    fn opts(&self, address: IpAddr) -> Opts {
-        let password = self.target.password.expose();
-        OptsBuilder::default()
-            .ip_or_hostname(address.to_string())
-            .resolved_ips(Some(vec![address]))
-            .tcp_port(self.target.port)
-            .user(Some(self.target.user.as_str()))
-            .pass((!password.is_empty()).then_some(password))
-            .db_name(self.target.database.as_deref())
-            .prefer_socket(false)
-            .tcp_nodelay(true)
-            .max_allowed_packet(Some(MAX_ALLOWED_PACKET))
-            .wait_timeout(Some(WAIT_TIMEOUT_S))
-            .stmt_cache_size(0)
-            .into()
-    }
-}
-
-/// Looks the target's address up; none where it is written as a number.
-pub async fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
-    let found: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
-    if found.is_empty() {
-        return Err(std::io::Error::new(
-            std::io::ErrorKind::NotFound,
-            "the name has no address",
-        ));
-    }
-    Ok(found)
-}
-
-/// Connects to the first address that takes it; returns the last one tried.
-pub async fn connect(
-    endpoint: &Endpoint,
-    addresses: &[SocketAddr],
-) -> (SocketAddr, Result<Conn, Error>) {
-    let mut rest = addresses.iter().peekable();
-    while let Some(address) = rest.next() {
-        let result = Conn::new(endpoint.opts(address.ip())).await;
-        match result {
-            Err(error) if rest.peek().is_some() && outcome::is_address_trouble(&error) => {}
-            result => return (*address, result),
-        }
-    }
-    unreachable!("`resolve` gives at least one address")
-}
 
 #[derive(Debug)]
 struct Session {
@@ -134,6 +50,7 @@ struct Session {
     ready: bool,
     /// A transaction may be open: a `BEGIN` would commit it.
     must_roll_back: bool,
+    _socket: Socket,
 }
 
 /// One client: at most one connection, its number, its canary.
@@ -224,8 +141,13 @@ impl Client {
     pub async fn probe(&mut self, slot: Slot, give_up: &CancellationToken) -> Sample {
         let started_ns = self.clock.raw_ns();
         let mut draft = Draft::default();
-        let result = self.attempt(slot, &mut draft, give_up).await;
+        let result = match self.endpoint.may_probe(started_ns) {
+            Ok(()) => self.attempt(slot, &mut draft, give_up).await,
+            Err(resting) => Err(resting),
+        };
         let finished_ns = self.clock.raw_ns();
+        self.endpoint
+            .note(&result, draft.connect_ns.is_some(), finished_ns);
         let sample = self.sample(slot, started_ns, finished_ns, draft, result);
         if !self.style.is_held() {
             self.close().await;
@@ -265,6 +187,9 @@ impl Client {
             draft.phase = Some(Phase::Setup);
             draft.canary = self.canary;
             return Err(why.clone());
+        }
+        if self.endpoint.target.reach.follow_dns && self.session.is_some() {
+            self.follow_dns(draft, give_up).await?;
         }
         if self.pool && self.session.is_some() {
             self.ping(draft, give_up).await?;
@@ -462,46 +387,22 @@ impl Client {
         give_up: &CancellationToken,
     ) -> Result<(), Verdict> {
         draft.phase = Some(Phase::Connect);
-        if !self.endpoint.admit(self.clock.raw_ns()) {
-            return Err(outcome::of_guard(
-                self.endpoint.target.max_connects_per_second,
-            ));
-        }
-        let addresses = match self.endpoint.target.host.parse::<IpAddr>() {
-            Ok(ip) => vec![SocketAddr::new(ip, self.endpoint.target.port)],
-            Err(_) => {
-                draft.phase = Some(Phase::Resolve);
-                let begun_ns = self.clock.raw_ns();
-                let (host, port) = (self.endpoint.target.host.clone(), self.endpoint.target.port);
-                let looked_up = leash::run(
-                    Box::pin(async move { resolve(&host, port).await }),
-                    self.timeouts.resolve_ns.map(Duration::from_nanos),
-                    give_up,
-                    &self.graveyard,
-                )
-                .await;
-                draft.resolve_ns = Some(elapsed(begun_ns, self.clock.raw_ns()));
-                match looked_up {
-                    Ended::Done(Ok(addresses)) => addresses,
-                    Ended::Done(Err(error)) => return Err(outcome::of_resolve_error(&error)),
-                    other => return Err(self.cut(other, Phase::Resolve)),
-                }
-            }
-        };
+        let socket = self.endpoint.admit(self.clock.raw_ns())?;
+        let addresses = self.look_up(draft, give_up).await?;
         draft.phase = Some(Phase::Connect);
         // Unless it fails with an answer, it is not known which one was tried.
         draft.peer = (addresses.len() == 1).then(|| self.texts.get(&addresses[0].to_string()));
         let begun_ns = self.clock.raw_ns();
         let endpoint = self.endpoint.clone();
         let connected = leash::run(
-            Box::pin(async move { connect(&endpoint, &addresses).await }),
+            Box::pin(async move { (connect(&endpoint, &addresses).await, socket) }),
             self.timeouts.connect_ns.map(Duration::from_nanos),
             give_up,
             &self.graveyard,
         )
         .await;
         draft.connect_ns = Some(elapsed(begun_ns, self.clock.raw_ns()));
-        let (peer, result) = match connected {
+        let ((peer, result), socket) = match connected {
             Ended::Done(done) => done,
             other => return Err(self.cut(other, Phase::Connect)),
         };
@@ -517,8 +418,55 @@ impl Client {
             prepared: None,
             ready: false,
             must_roll_back: false,
+            _socket: socket,
             conn,
         });
+        Ok(())
+    }
+
+    /// Asks where the name points now. A number is no name.
+    async fn look_up(
+        &mut self,
+        draft: &mut Draft,
+        give_up: &CancellationToken,
+    ) -> Result<Vec<SocketAddr>, Verdict> {
+        let (host, port) = (self.endpoint.target.host.clone(), self.endpoint.target.port);
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, port)]);
+        }
+        draft.phase = Some(Phase::Resolve);
+        let begun_ns = self.clock.raw_ns();
+        let looked_up = leash::run(
+            Box::pin(async move { resolve(&host, port).await }),
+            self.timeouts.resolve_ns.map(Duration::from_nanos),
+            give_up,
+            &self.graveyard,
+        )
+        .await;
+        let took_ns = elapsed(begun_ns, self.clock.raw_ns());
+        *draft.resolve_ns.get_or_insert(0) += took_ns;
+        match looked_up {
+            Ended::Done(Ok(addresses)) => Ok(addresses),
+            Ended::Done(Err(error)) => Err(outcome::of_resolve_error(&error)),
+            other => Err(self.cut(other, Phase::Resolve)),
+        }
+    }
+
+    /// Leaves a held connection whose address the name no longer has.
+    async fn follow_dns(
+        &mut self,
+        draft: &mut Draft,
+        give_up: &CancellationToken,
+    ) -> Result<(), Verdict> {
+        let addresses = self.look_up(draft, give_up).await?;
+        let stays = self.session.as_ref().is_some_and(|session| {
+            addresses
+                .iter()
+                .any(|address| *session.peer == *address.to_string())
+        });
+        if !stays {
+            self.close().await;
+        }
         Ok(())
     }
 

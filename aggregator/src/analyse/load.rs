@@ -711,7 +711,7 @@ fn probes(
 }
 
 /// A column of words, each distinct one decoded once.
-fn words<T: Clone>(
+pub(super) fn words<T: Clone>(
     table: &DataFrame,
     name: &str,
     mut decode: impl FnMut(&str) -> T,

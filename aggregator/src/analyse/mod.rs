@@ -14,6 +14,7 @@ pub mod across;
 pub mod books;
 pub mod caveat;
 pub mod changes;
+pub mod control;
 pub mod fate;
 pub mod fault;
 pub mod latency;

@@ -16,6 +16,7 @@ use super::caveat::{
     fault_caveats, few_faults, ledger_caveats, left_out_caveats, row_caveats, run_caveats,
     unknown_subjects,
 };
+use super::control;
 use super::ledger::{Ledger, judge};
 use super::load::{self, LoadError, Names};
 pub use super::local::{FaultTimes, PROXY_VIEW, RESET, is_note};
@@ -194,7 +195,9 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
         caveats: clock_caveats,
     } = timelines(folder)?;
     caveats.extend(clock_caveats);
-    let pauses = load::pauses(folder, deadline_ns)?;
+    let mut pauses = load::pauses(folder, deadline_ns)?;
+    let controls = control::controls(folder, deadline_ns)?;
+    control::add_pauses(&mut pauses, &controls);
     let begun = Begun {
         manifest: &manifest,
         faults: &faults,
@@ -237,6 +240,26 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
             .flatten()
             .copied()
             .collect();
+        let asked: Vec<i64> = times.iter().map(|t| t.asked.earliest_ns).collect();
+        let horizons: Vec<(u32, i64, i64)> = times
+            .iter()
+            .map(|t| {
+                let from = t.asked.earliest_ns;
+                let next = asked.iter().copied().filter(|at| *at > from).min();
+                (t.fault, from, next.unwrap_or(i64::MAX))
+            })
+            .collect();
+        for (incarnation, life) in &clock.lives {
+            let start = (clock.agent.to_string(), incarnation.to_string());
+            if let Some(by_name) = controls.get(&start) {
+                caveats.extend(control::caveats(
+                    clock.agent.as_str(),
+                    life.origin_ns,
+                    by_name,
+                    &horizons,
+                ));
+            }
+        }
         let timeline = timelines.len();
         timelines.push(Timeline {
             agent: clock.agent.clone(),

@@ -19,7 +19,7 @@ use super::footer::{self, Footer, StreamKey};
 use super::frame;
 use super::loss::LossRecord;
 use super::manifest::{FORMAT_VERSION, Manifest, RunState};
-use super::schema::{self, CLOCK_ANCHORS, CLOCK_EXCHANGES, HostTable, LAG, LEDGER_READS};
+use super::schema::{self, CLOCK_ANCHORS, CLOCK_EXCHANGES, CONTROL, HostTable, LAG, LEDGER_READS};
 
 /// A parquet file that is to be read.
 #[derive(Debug, Clone)]
@@ -304,6 +304,15 @@ impl RunFolder {
     /// When the files cannot be scanned.
     pub fn clock_anchors(&self) -> Result<LazyFrame, StoreError> {
         host_table(&self.path, &CLOCK_ANCHORS)
+    }
+
+    /// Probes of controls and of the agents' own loopbacks; see
+    /// [`schema::CONTROL`]. Empty for runs of older agents.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn control(&self) -> Result<LazyFrame, StoreError> {
+        host_table(&self.path, &CONTROL)
     }
 
     /// The write ledger as it was read; see [`schema::LEDGER_READS`].

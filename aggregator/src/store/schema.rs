@@ -56,6 +56,11 @@ pub mod host {
     pub const AT_NS: &str = "at_ns";
     pub const TICKS: &str = "ticks";
     pub const LATE_MAX_NS: &str = "late_max_ns";
+    pub const UNTIL_NS: &str = "until_ns";
+    pub const CONTROL: &str = "control";
+    pub const PROBES: &str = "probes";
+    pub const BAD: &str = "bad";
+    pub const TOOK_MAX_NS: &str = "took_max_ns";
     pub const A1_NS: &str = "a1_ns";
     pub const S1_NS: &str = "s1_ns";
     pub const S2_NS: &str = "s2_ns";
@@ -207,6 +212,21 @@ pub const CLOCK_ANCHORS: HostTable = HostTable {
     ],
 };
 
+/// Probes of controls, and of each agent's own loopback.
+pub const CONTROL: HostTable = HostTable {
+    kind: "control",
+    file: "control",
+    columns: &[
+        host::AT_NS,
+        host::UNTIL_NS,
+        host::CONTROL,
+        host::PROBES,
+        host::BAD,
+        host::TOOK_MAX_NS,
+        host::ERROR,
+    ],
+};
+
 /// The write ledger as it was read after the run; see
 /// [`gapscope_proto::host::LedgerEntry`]. Runs of older builds have none.
 pub const LEDGER_READS: HostTable = HostTable {
@@ -228,7 +248,13 @@ pub const LEDGER_READS: HostTable = HostTable {
 };
 
 /// The tables that host records become at the close.
-pub const HOST_TABLES: [&HostTable; 4] = [&LAG, &CLOCK_EXCHANGES, &CLOCK_ANCHORS, &LEDGER_READS];
+pub const HOST_TABLES: [&HostTable; 5] = [
+    &LAG,
+    &CLOCK_EXCHANGES,
+    &CLOCK_ANCHORS,
+    &CONTROL,
+    &LEDGER_READS,
+];
 
 /// The schema of a live part of host records: each kind's columns side by side.
 pub fn host_schema() -> SchemaRef {
@@ -242,6 +268,11 @@ pub fn host_schema() -> SchemaRef {
         (AT_NS, Int64),
         (TICKS, UInt32),
         (LATE_MAX_NS, UInt64),
+        (UNTIL_NS, Int64),
+        (CONTROL, dictionary()),
+        (PROBES, UInt32),
+        (BAD, UInt32),
+        (TOOK_MAX_NS, UInt64),
         (A1_NS, Int64),
         (S1_NS, Int64),
         (S2_NS, Int64),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use gapscope_aggregator::overhead::analyse::rounds_needed;
 use gapscope_aggregator::stats::signflip::least_p;
 
+use super::bench::BLOCK_MOST;
 use super::target::{Given, parse};
 use crate::cli::{Format, word};
 use crate::duration;
@@ -145,6 +146,17 @@ pub fn check(options: &Options, targets: usize) -> Result<()> {
             "that would be {all} statements, more than {MOST_STATEMENTS}"
         ))
         .hint("fewer --statements, --rounds or --clients"));
+    }
+    if let Some(rate) = options.rate
+        && options.statements as f64 / rate > BLOCK_MOST.as_secs_f64() / 2.0
+    {
+        return Err(Problem::usage(format!(
+            "a block of {} statements at {rate} a second takes {:.0} s, more than {:.0} s",
+            options.statements,
+            options.statements as f64 / rate,
+            BLOCK_MOST.as_secs_f64() / 2.0
+        ))
+        .hint("fewer --statements"));
     }
     if options.label.len() > 60 || options.label.chars().any(char::is_control) {
         return Err(Problem::usage(

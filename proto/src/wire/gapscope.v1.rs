@@ -368,7 +368,7 @@ pub struct HostColumns {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostRecord {
-    #[prost(oneof = "host_record::Kind", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "host_record::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub kind: ::core::option::Option<host_record::Kind>,
 }
 /// Nested message and enum types in `HostRecord`.
@@ -387,6 +387,8 @@ pub mod host_record {
         Ended(super::ProbingEnded),
         #[prost(message, tag = "6")]
         Ledger(super::LedgerEntry),
+        #[prost(message, tag = "7")]
+        Control(super::ControlProbes),
     }
 }
 /// The write ledger as it was read from one place after the run. `times` 0: the
@@ -433,6 +435,29 @@ pub struct Lag {
     pub ticks: u32,
     #[prost(uint64, tag = "3")]
     pub late_max_ns: u64,
+}
+/// Probes of a control, or of the agent's own loopback: one that was slow or bad,
+/// or some that were not.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ControlProbes {
+    /// empty: the loopback
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// begin of the first
+    #[prost(int64, tag = "2")]
+    pub at_ns: i64,
+    /// end of the last
+    #[prost(int64, tag = "3")]
+    pub until_ns: i64,
+    #[prost(uint32, tag = "4")]
+    pub probes: u32,
+    #[prost(uint32, tag = "5")]
+    pub bad: u32,
+    #[prost(uint64, tag = "6")]
+    pub took_max_ns: u64,
+    /// empty: none
+    #[prost(string, tag = "7")]
+    pub error: ::prost::alloc::string::String,
 }
 /// One exchange of the Clock service as the agent saw it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
