@@ -1,9 +1,10 @@
 #!/bin/sh
 # Installs what the tests need and runs them all.
 #
-# The tests drive real programs: HAProxy and MariaDB. Where one is missing it
-# is installed from Debian's (or Ubuntu's) packages, which needs root or sudo;
-# on other systems install `haproxy` and `mariadbd` yourself first. Nothing is
+# The tests drive real programs: HAProxy, nginx and MariaDB. Where one is missing
+# it is installed from Debian's (or Ubuntu's) packages, which needs root or sudo;
+# on other systems install `haproxy`, `nginx` (with its stream module) and
+# `mariadbd` yourself first. Nothing is
 # started as a service: every test starts its own on free loopback ports, in a
 # temporary folder, and stops it.
 set -eu
@@ -15,6 +16,7 @@ has() {
 
 missing=""
 has haproxy || missing="$missing haproxy"
+has nginx || ! has apt-get || missing="$missing nginx-light libnginx-mod-stream"
 has mariadbd || missing="$missing mariadb-server"
 if [ -n "$missing" ]; then
     if ! has apt-get; then

@@ -68,6 +68,7 @@ impl Itself {
     pub fn wrapped(
         &self,
         user: Option<&str>,
+        namespace: Option<&Path>,
         program: &Path,
         args: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Command {
@@ -75,6 +76,9 @@ impl Itself {
         command.arg(EXEC);
         if let Some(user) = user {
             command.args(["--user", user]);
+        }
+        if let Some(namespace) = namespace {
+            command.arg("--netns").arg(namespace);
         }
         command
             .arg("--parent")

@@ -54,7 +54,7 @@ pub fn user(name: &str) -> Option<User> {
     user_in(&std::fs::read_to_string("/etc/passwd").ok()?, name)
 }
 
-/// `__exec [--user NAME] --parent PID -- PROGRAM ARGS...`
+/// `__exec [--user NAME] [--netns FILE] --parent PID -- PROGRAM ARGS...`
 pub fn exec(args: impl Iterator<Item = OsString>) -> ExitCode {
     let why = become_program(args);
     complain(&why);
@@ -71,9 +71,11 @@ fn complain(why: &str) {
 fn become_program(mut args: impl Iterator<Item = OsString>) -> String {
     let mut name = None;
     let mut parent = None;
+    let mut namespace = None;
     loop {
         match args.next().as_deref().and_then(std::ffi::OsStr::to_str) {
             Some("--user") => name = args.next(),
+            Some("--netns") => namespace = args.next(),
             Some("--parent") => parent = args.next(),
             Some("--") => break,
             other => return format!("{EXEC}: unexpected argument {other:?}"),
@@ -82,6 +84,14 @@ fn become_program(mut args: impl Iterator<Item = OsString>) -> String {
     let Some(program) = args.next() else {
         return format!("{EXEC}: no program");
     };
+    if let Some(file) = namespace
+        && let Err(why) = enter(Path::new(&file))
+    {
+        return format!(
+            "cannot enter network namespace {}: {why}",
+            Path::new(&file).display()
+        );
+    }
     if let Some(name) = name {
         let name = name.to_string_lossy().into_owned();
         if let Err(why) = drop_rights(&name) {
@@ -100,6 +110,16 @@ fn become_program(mut args: impl Iterator<Item = OsString>) -> String {
     }
     let why = Command::new(&program).args(args).exec();
     format!("cannot run `{}`: {why}", Path::new(&program).display())
+}
+
+fn enter(namespace: &Path) -> std::io::Result<()> {
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+    let file = std::fs::File::open(namespace)?;
+    move_into_link_name_space(
+        std::os::fd::AsFd::as_fd(&file),
+        Some(LinkNameSpaceType::Network),
+    )?;
+    Ok(())
 }
 
 fn drop_rights(name: &str) -> Result<(), String> {
@@ -131,6 +151,7 @@ pub fn janitor(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         pause();
     }
     leftovers::kill_processes(&owner);
+    crate::runtime::process::net::remove_all(&owner);
     // What was killed may take its time to go, and write while it does.
     for _ in 0..50 {
         match std::fs::remove_dir_all(&owner.folder) {

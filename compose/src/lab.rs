@@ -11,12 +11,14 @@ use crate::error::{Problem, Result};
 use crate::folder::LabFolder;
 use crate::login::until_it_answers;
 use crate::runtime::embedded::{EmbeddedBackend, EmbeddedProxy};
+use crate::runtime::process::custom::{self, Custom};
 use crate::runtime::process::find::Named;
 use crate::runtime::process::haproxy::Haproxy;
 use crate::runtime::process::mariadb::{self, Mariadb};
-use crate::runtime::process::{Host, haproxy};
+use crate::runtime::process::nginx::{self, Nginx};
+use crate::runtime::process::{Host, haproxy, net};
 use crate::runtime::{Backend, Proxy};
-use crate::scenario::{BackendKind, RuntimeKind, Scenario};
+use crate::scenario::{BackendKind, ProxyKind, RuntimeKind, Scenario};
 use crate::witness::Login;
 
 /// See the module's description.
@@ -82,7 +84,18 @@ impl Lab {
                 .any(|proxy| proxy.kind.runtime() == RuntimeKind::Process)
         {
             // Before the seconds that a database takes.
-            haproxy::find(host)?;
+            for spec in &make.scenario.proxies {
+                match spec.kind {
+                    ProxyKind::Command => {
+                        if let Some(custom) = &spec.custom {
+                            custom::find(custom)?;
+                        }
+                    }
+                    ProxyKind::Nginx => drop(nginx::find(host)?),
+                    kind if kind.runtime() == RuntimeKind::Process => drop(haproxy::find(host)?),
+                    _ => {}
+                }
+            }
         }
         lab.bring_backends_up(&make, host.as_ref(), &mut say)
             .await?;
@@ -97,6 +110,17 @@ impl Lab {
         say: &mut impl FnMut(&str),
     ) -> Result<()> {
         let mut template = None;
+        let cuts = make
+            .scenario
+            .timeline
+            .iter()
+            .any(|step| step.action.cuts_off());
+        let tools = match (make.backend, cuts) {
+            (BackendKind::Mariadb, true) => {
+                Some(net::Tools::find(&make.named).map_err(Problem::usage)?)
+            }
+            _ => None,
+        };
         for (name, server_id) in make.scenario.backends.iter().zip(1u32..) {
             let backend: Box<dyn Backend> = match (make.backend, host) {
                 (BackendKind::Mariadb, Some(host)) => {
@@ -114,9 +138,9 @@ impl Lab {
                         programs,
                         &self.folder,
                         data,
-                        name,
-                        server_id,
+                        (name, server_id),
                         &self.login,
+                        tools.as_ref(),
                     )
                     .await?;
                     Box::new(server)
@@ -165,6 +189,18 @@ impl Lab {
                         spec.name
                     )));
                 }
+                (ProxyKind::Command, Some(host)) => {
+                    let custom = spec.custom.as_ref().ok_or_else(|| {
+                        Problem::usage(format!("proxy `{}` has no `command`", spec.name))
+                    })?;
+                    Box::new(
+                        Custom::start(host, &self.folder, &spec.name, custom, &behind, &self.login)
+                            .await?,
+                    )
+                }
+                (ProxyKind::Nginx, Some(host)) => Box::new(
+                    Nginx::start(host, &self.folder, &spec.name, &behind, &self.login).await?,
+                ),
                 (_, Some(host)) => Box::new(
                     Haproxy::start(
                         host,

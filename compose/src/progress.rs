@@ -96,6 +96,10 @@ struct Target {
 
 /// Cells kept for each target: half a second each.
 const STRIP: usize = 40;
+/// What a cell stands for, about.
+const CELL_S: f64 = 0.5;
+/// So many cells without an end of any probe are said in words.
+const SILENCE: usize = 2;
 
 /// What is known of a run's progress.
 #[derive(Debug, Clone)]
@@ -198,11 +202,25 @@ impl Progress {
         text
     }
 
-    fn on(target: &Target) -> String {
-        if target.backends.is_empty() {
-            "nobody yet".to_owned()
+    /// Who answers, and how many were bad. While nobody answers, that: "0 bad" alone
+    /// would be read as health, where clients wait and none has given up yet.
+    fn state(target: &Target) -> String {
+        let silent = target
+            .strip
+            .iter()
+            .rev()
+            .take_while(|cell| **cell == Cell::Silent)
+            .count();
+        let bad = format!("{} bad", target.bad);
+        if silent >= SILENCE {
+            format!(
+                "NO ANSWER for {:.1} s and counting, {bad} before",
+                silent as f64 * CELL_S
+            )
+        } else if target.backends.is_empty() {
+            format!("on nobody yet, {bad}")
         } else {
-            target.backends.join(", ")
+            format!("on {}, {bad}", target.backends.join(", "))
         }
     }
 
@@ -225,7 +243,7 @@ impl Progress {
         )];
         for name in &self.order {
             let target = &self.targets[name];
-            let mut rest = format!("on {}, {} bad", Self::on(target), target.bad);
+            let mut rest = Self::state(target);
             if !target.last_error.is_empty() {
                 write!(rest, ": {}", target.last_error).expect("a String takes everything");
             }
@@ -250,10 +268,9 @@ impl Progress {
             let target = &self.targets[name];
             write!(
                 text,
-                "  {name} {} on {}, {} bad",
+                "  {name} {} {}",
                 self.strip(target, plain, 10).trim_start(),
-                Self::on(target),
-                target.bad
+                Self::state(target),
             )
             .expect("a String takes everything");
         }
@@ -324,6 +341,22 @@ mod tests {
             "{}",
             progress.line(0, PLAIN)
         );
+    }
+
+    #[test]
+    fn a_hang_is_not_shown_as_nothing_bad() {
+        let mut progress = progress();
+        for ok in [100, 200, 200, 200, 200] {
+            progress.update(&reading(ok, 0, "host:1", ""));
+        }
+        let line = progress.block(0, PLAIN)[1].clone();
+        assert!(
+            line.contains("NO ANSWER for 1.5 s and counting, 0 bad before"),
+            "{line}"
+        );
+        assert!(progress.line(0, PLAIN).contains("NO ANSWER"));
+        progress.update(&reading(300, 0, "host:1", ""));
+        assert!(progress.block(0, PLAIN)[1].contains("on backend-1, 0 bad"));
     }
 
     #[test]

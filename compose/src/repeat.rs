@@ -18,6 +18,8 @@
 //! What it cannot know: whether a client that waits without a timeout would ever
 //! have come back. The bound of 6 censors it.
 
+mod calm;
+
 use std::sync::Arc;
 
 use gapscope_proto::clock::Clock;
@@ -27,6 +29,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use tokio::sync::watch;
 
+use self::calm::Calm;
 use crate::cli::Aim;
 use crate::control::Counters;
 use crate::error::{Problem, Result};
@@ -42,7 +45,8 @@ const SECOND: u64 = 1_000_000_000;
 const PATIENCE_NS: u64 = 30 * SECOND;
 /// Clients have settled after so long without an error.
 const SETTLED_NS: u64 = 1_500_000_000;
-/// The fault is over after so long without an error.
+/// The fault is over after so long without an error, or after the longest of the
+/// clients' own timeouts: one that waits tells of nothing before.
 const QUIET_NS: u64 = 2 * SECOND;
 /// The least that is watched after the timeline.
 const LEAST_OBSERVE_NS: u64 = 5 * SECOND;
@@ -87,6 +91,15 @@ pub fn longest_ns(scenario: &Scenario, settings: Settings) -> u64 {
         .saturating_add(4 * PATIENCE_NS);
     one.saturating_mul(rounds)
         .saturating_mul(u64::from(settings.times))
+}
+
+fn quiet_ns(scenario: &Scenario) -> u64 {
+    let timeouts = scenario.clients.timeouts;
+    [timeouts.connect_ns, timeouts.query_ns]
+        .into_iter()
+        .flatten()
+        .fold(QUIET_NS, u64::max)
+        .min(PATIENCE_NS)
 }
 
 fn phase_ns(scenario: &Scenario) -> u64 {
@@ -171,73 +184,6 @@ pub struct Live(pub watch::Receiver<Vec<Counters>>);
 impl Live {
     fn now(&self) -> Vec<Counters> {
         self.0.borrow().clone()
-    }
-}
-
-/// Since when each row of counters has been without an error, and whom it saw.
-struct Calm {
-    last: Vec<Counters>,
-    since_ns: i64,
-    /// When the awaited backend was seen last, for each row.
-    seen_ns: Vec<Option<i64>>,
-    moved: bool,
-}
-
-impl Calm {
-    fn new(now_ns: i64, last: Vec<Counters>) -> Self {
-        Self {
-            seen_ns: vec![None; last.len()],
-            last,
-            since_ns: now_ns,
-            moved: false,
-        }
-    }
-
-    /// Takes the newest reading.
-    fn look(&mut self, now_ns: i64, reading: Vec<Counters>, awaited: Option<&str>) {
-        if reading == self.last {
-            return;
-        }
-        let bad = |rows: &[Counters]| rows.iter().map(|row| row.bad).sum::<u64>();
-        let same_rows = reading.len() == self.last.len();
-        if !same_rows || bad(&reading) != bad(&self.last) {
-            self.since_ns = now_ns;
-            self.moved = false;
-        } else {
-            self.moved |= reading
-                .iter()
-                .zip(&self.last)
-                .all(|(new, old)| new.ok > old.ok);
-        }
-        self.seen_ns.resize(reading.len(), None);
-        for (row, seen) in reading.iter().zip(&mut self.seen_ns) {
-            if awaited.is_some_and(|wanted| row.backend == wanted) {
-                *seen = Some(now_ns);
-            }
-        }
-        self.last = reading;
-    }
-
-    fn for_ns(&self, now_ns: i64) -> u64 {
-        if self.moved && !self.last.is_empty() {
-            u64::try_from(now_ns.saturating_sub(self.since_ns)).unwrap_or(0)
-        } else {
-            0
-        }
-    }
-
-    /// Targets with rows that have not seen the awaited backend lately.
-    fn elsewhere(&self, now_ns: i64) -> Vec<String> {
-        let lately = now_ns.saturating_sub(2_000_000_000);
-        let mut names: Vec<String> = self
-            .last
-            .iter()
-            .zip(&self.seen_ns)
-            .filter(|(_, seen)| seen.is_none_or(|at| at < lately))
-            .map(|(row, _)| row.target.clone())
-            .collect();
-        names.dedup();
-        names
     }
 }
 
@@ -415,7 +361,7 @@ impl Repeater<'_> {
             self.pass(player).await?;
             let now = self.clock.raw_ns();
             calm.look(now, self.live.now(), None);
-            if calm.for_ns(now) >= QUIET_NS || now >= until {
+            if calm.for_ns(now) >= quiet_ns(self.scenario) || now >= until {
                 return Ok(());
             }
         }
@@ -485,32 +431,5 @@ mod tests {
         assert_eq!(settings.observe_ns, 18 * SECOND);
         let most = longest_ns(&scenario, settings);
         assert!(most < 31 * 24 * 3_600 * SECOND, "{most}");
-    }
-
-    fn row(ok: u64, bad: u64, backend: &str) -> Counters {
-        Counters {
-            target: "t".to_owned(),
-            ok,
-            bad,
-            backend: backend.to_owned(),
-            last_error: String::new(),
-        }
-    }
-
-    #[test]
-    fn calm_needs_answers_and_no_errors() {
-        let s = 1_000_000_000i64;
-        let mut calm = Calm::new(0, vec![row(1, 0, "a")]);
-        calm.look(s, vec![row(1, 0, "a")], None);
-        assert_eq!(calm.for_ns(2 * s), 0, "nobody answered since");
-        calm.look(2 * s, vec![row(5, 0, "a")], Some("b"));
-        assert_eq!(calm.for_ns(2 * s), 2 * SECOND);
-        assert_eq!(calm.elsewhere(2 * s), ["t"]);
-        calm.look(3 * s, vec![row(6, 1, "b")], Some("b"));
-        assert_eq!(calm.for_ns(3 * s), 0, "an error");
-        assert!(calm.elsewhere(3 * s).is_empty());
-        calm.look(4 * s, vec![row(7, 1, "a")], Some("b"));
-        assert_eq!(calm.for_ns(5 * s), 2 * SECOND);
-        assert!(!calm.elsewhere(7 * s).is_empty(), "not lately");
     }
 }

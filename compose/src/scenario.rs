@@ -90,6 +90,10 @@ words!(
         HaproxyMysqlCheck = "haproxy-mysql-check",
         /// As before, and sessions to a server marked down are cut.
         HaproxyMysqlCheckShutdown = "haproxy-mysql-check-shutdown",
+        /// nginx with its stream module.
+        Nginx = "nginx",
+        /// Whatever the scenario's `command` and `config` say.
+        Command = "command",
     }
 );
 
@@ -101,9 +105,11 @@ impl ProxyKind {
             | Self::L7Reconnecting
             | Self::L7Migrating
             | Self::L7Multiplexing => RuntimeKind::Embedded,
-            Self::Haproxy | Self::HaproxyMysqlCheck | Self::HaproxyMysqlCheckShutdown => {
-                RuntimeKind::Process
-            }
+            Self::Haproxy
+            | Self::HaproxyMysqlCheck
+            | Self::HaproxyMysqlCheckShutdown
+            | Self::Nginx
+            | Self::Command => RuntimeKind::Process,
         }
     }
 }
@@ -117,9 +123,13 @@ words!(
         Kill = "kill",
         /// Freezes it: connections stay, nothing answers (SIGSTOP).
         Hang = "hang",
-        /// Cuts it off: packets vanish, nothing refuses. Embedded backends only.
+        /// Cuts it off: packets vanish, nothing refuses.
         BlackHole = "black_hole",
-        /// Undoes a `hang` or a `black_hole`.
+        /// Its answers vanish; it still hears. Real programs only.
+        Mute = "mute",
+        /// Every packet to it is answered with a reset. Real programs only.
+        Reject = "reject",
+        /// Undoes a `hang`, `black_hole`, `mute` or `reject`.
         Resume = "resume",
         /// Starts a stopped or killed subject again.
         Start = "start",
@@ -135,11 +145,17 @@ words!(
 
 impl Action {
     /// Those that a command line may ask for instead of a scenario's.
-    pub const FAULTS: &'static [&'static str] = &["stop", "kill", "hang", "black_hole"];
+    pub const FAULTS: &'static [&'static str] =
+        &["stop", "kill", "hang", "black_hole", "mute", "reject"];
 
     /// Whether this hurts; the others undo or prepare.
     pub const fn is_fault(self) -> bool {
-        matches!(self, Self::Stop | Self::Kill | Self::Hang | Self::BlackHole)
+        matches!(self, Self::Stop | Self::Kill | Self::Hang) || self.cuts_off()
+    }
+
+    /// Whether it is done to packets.
+    pub const fn cuts_off(self) -> bool {
+        matches!(self, Self::BlackHole | Self::Mute | Self::Reject)
     }
 
     /// Whether a `duration` can undo it.
@@ -151,7 +167,7 @@ impl Action {
     pub const fn undone_by(self) -> Option<Self> {
         match self {
             Self::Stop | Self::Kill | Self::Restart => Some(Self::Start),
-            Self::Hang | Self::BlackHole => Some(Self::Resume),
+            Self::Hang | Self::BlackHole | Self::Mute | Self::Reject => Some(Self::Resume),
             Self::Drain => Some(Self::Undrain),
             Self::Resume | Self::Start | Self::Undrain => None,
         }
@@ -230,6 +246,17 @@ pub struct ProxySpec {
     pub name: String,
     /// What it is.
     pub kind: ProxyKind,
+    /// Of the kind `command`: what to start.
+    pub custom: Option<CustomProxy>,
+}
+
+/// A proxy that the lab knows nothing of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CustomProxy {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Its configuration.
+    pub config: String,
 }
 
 /// One step of the timeline.
@@ -380,11 +407,13 @@ impl Scenario {
             }
         }
         if let Some(divisor) = overrides.faster.map(|by| u64::from(by.max(1))) {
-            self.duration_ns /= divisor;
+            // In whole milliseconds, which people can read.
+            let shorter = |ns: u64| ns / divisor / MS * MS;
+            self.duration_ns = shorter(self.duration_ns);
             for step in &mut self.timeline {
-                step.at_ns /= divisor;
-                step.jitter_ns /= divisor;
-                step.duration_ns = step.duration_ns.map(|ns| ns / divisor);
+                step.at_ns = shorter(step.at_ns);
+                step.jitter_ns = shorter(step.jitter_ns);
+                step.duration_ns = step.duration_ns.map(shorter);
             }
         }
         if let Some(duration_ns) = overrides.duration_ns {
@@ -425,6 +454,7 @@ pub fn named(kinds: &[ProxyKind]) -> Vec<ProxySpec> {
         .map(|kind| ProxySpec {
             name: kind.as_str().to_owned(),
             kind: *kind,
+            custom: None,
         })
         .collect()
 }

@@ -8,6 +8,7 @@ pub mod clock;
 mod clock_map;
 pub mod clock_plot;
 mod conclusion;
+mod explain;
 pub mod figures;
 pub mod files;
 pub mod headline;

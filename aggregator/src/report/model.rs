@@ -9,7 +9,7 @@ use super::headline::{Headline, headline};
 use super::sections::{Section, section};
 use super::table::Table;
 use super::tables::{clock_table, deadline_ns, fault_table, latency_table, main_table};
-use super::{across, clock, kinds, ledger, repeat};
+use super::{across, clock, explain, kinds, ledger, repeat};
 use crate::analyse::row::Row;
 use crate::analyse::run::{Analysis, Caveat, is_note};
 use crate::store::manifest::RunState;
@@ -73,6 +73,7 @@ pub fn report(analysis: &Analysis) -> Report {
         format!("an answer counts up to {deadline} after its probe's begin"),
     ];
     facts.extend(fault_facts(analysis));
+    facts.extend(explain::lines(analysis));
     if !manifest.labels.is_empty() {
         let labels: Vec<String> = manifest
             .labels

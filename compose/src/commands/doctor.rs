@@ -34,6 +34,24 @@ const PROGRAMS: &[Program] = &[
         get: "apt install haproxy",
     },
     Program {
+        names: &["nginx"],
+        version: "-v",
+        use_for: "--proxy nginx",
+        get: "apt install nginx-light libnginx-mod-stream",
+    },
+    Program {
+        names: &["ip"],
+        version: "",
+        use_for: "cutting backends off (black_hole, mute, reject)",
+        get: "apt install iproute2",
+    },
+    Program {
+        names: &["iptables"],
+        version: "--version",
+        use_for: "cutting backends off (black_hole, mute, reject)",
+        get: "apt install iptables",
+    },
+    Program {
         names: &["mariadb", "mysql"],
         version: "--version",
         use_for: "looking at a lab by hand (`up`)",
@@ -94,6 +112,8 @@ fn version(path: &std::path::Path, flag: &str) -> String {
 /// The first word that looks like a version.
 fn number(text: &str) -> Option<String> {
     text.split_whitespace()
+        .map(|word| word.rsplit('/').next().unwrap_or(word))
+        .map(|word| word.trim_start_matches('v'))
         .map(|word| word.trim_matches(|c: char| !c.is_ascii_alphanumeric()))
         .find(|word| {
             word.starts_with(|c: char| c.is_ascii_digit())
@@ -162,7 +182,7 @@ mod tests {
                 "/usr/sbin/mariadbd  Ver 10.11.14-MariaDB-0+deb12u2 for debian-linux-gnu",
                 Some("10.11.14-MariaDB-0+d"),
             ),
-            ("nginx version: nginx/1.22.1", None),
+            ("nginx version: nginx/1.22.1", Some("1.22.1")),
             ("nothing", None),
         ] {
             assert_eq!(number(said).as_deref(), expect, "{said}");

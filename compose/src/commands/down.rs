@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use crate::error::{Problem, Result};
 use crate::leftovers::{self, Note, Owner};
+use crate::runtime::process::net;
 
 /// How long a lab may take to take itself down.
 const GRACE: Duration = Duration::from_secs(30);
@@ -98,6 +99,7 @@ async fn clear(lab: &Note, alive: bool) -> std::result::Result<String, String> {
         }
     }
     let killed = leftovers::kill_processes(owner);
+    let namespaces = net::remove_all(owner);
     let folder: PathBuf = owner.folder.clone();
     let removed = within(Duration::from_secs(10), || remove(&folder)).await;
     if !removed {
@@ -110,6 +112,9 @@ async fn clear(lab: &Note, alive: bool) -> std::result::Result<String, String> {
     Ok(match (alive, killed) {
         (true, 0) => "taken down".to_owned(),
         (true, n) => format!("taken down, {n} processes killed"),
+        (false, n) if namespaces > 0 => {
+            format!("cleared: {n} processes killed, {namespaces} namespaces and folder removed")
+        }
         (false, n) => format!("cleared: {n} processes killed, folder removed"),
     })
 }

@@ -7,6 +7,18 @@ use crate::duration;
 use crate::error::{Problem, Result};
 use crate::scenario::{Action, BackendKind, ProxyKind, RuntimeKind, SHIPPED, Scenario};
 
+/// More steps than this are counted; `check` shows all.
+const MOST_STEPS: usize = 2;
+
+/// A shipped scenario's number, from its first line: `# S1: ...`.
+fn number(source: &str) -> &str {
+    source
+        .strip_prefix("# ")
+        .and_then(|rest| rest.split([':', ' ']).next())
+        .filter(|word| word.starts_with('S'))
+        .unwrap_or_default()
+}
+
 /// The text of `gapscope-lab list`.
 pub fn text() -> Result<String> {
     let mut out = String::from("Scenarios (run with: gapscope-lab run NAME)\n");
@@ -15,13 +27,19 @@ pub fn text() -> Result<String> {
             .map_err(|errors| Problem::new(format!("a shipped scenario is wrong: {errors}")))?;
         writeln!(
             out,
-            "  {name:<12} {}, {}",
+            "  {:<3} {name:<15} {}, {}",
+            number(source),
             duration::text(scenario.duration_ns),
             scenario.description
         )
         .expect("a String takes everything");
-        for line in steps_text(&scenario) {
-            writeln!(out, "  {:<12} {line}", "").expect("a String takes everything");
+        let steps = steps_text(&scenario);
+        for line in steps.iter().take(MOST_STEPS) {
+            writeln!(out, "  {:<19} {line}", "").expect("a String takes everything");
+        }
+        if steps.len() > MOST_STEPS {
+            writeln!(out, "  {:<19} and {} more", "", steps.len() - MOST_STEPS)
+                .expect("a String takes everything");
         }
     }
     let proxies = |runtime: RuntimeKind| {
@@ -57,6 +75,8 @@ mod tests {
         for (name, _) in crate::scenario::SHIPPED {
             assert!(text.contains(name), "{text}");
         }
+        assert!(text.contains("  S8  flapping        35 s, "), "{text}");
+        assert!(text.contains("and 3 more"), "{text}");
         assert!(
             text.contains("stop backend-1 at 10 s, at random up to 2 s later"),
             "{text}"

@@ -90,6 +90,9 @@ impl EmbeddedBackend {
                 "listens again",
                 Outcome::Clear(backend.restart().await.map_err(failed)?),
             ),
+            Action::Mute | Action::Reject => {
+                return Err(Problem::new(self.can(due.action).err().unwrap_or_default()));
+            }
             Action::Restart | Action::Drain | Action::Undrain => {
                 return Err(Problem::new(format!(
                     "`{}` is not done to a backend itself",
@@ -159,8 +162,15 @@ impl Backend for EmbeddedBackend {
         format!("embedded backend {}", self.version)
     }
 
-    fn can(&self, _action: Action) -> std::result::Result<(), String> {
-        Ok(())
+    fn can(&self, action: Action) -> std::result::Result<(), String> {
+        match action {
+            Action::Mute | Action::Reject => Err(
+                "not applicable: an embedded backend has no packets of its own; use --runtime \
+                 process"
+                    .to_owned(),
+            ),
+            _ => Ok(()),
+        }
     }
 
     fn prepare(&mut self, _action: Action) -> LocalBoxFuture<'_, Result<()>> {

@@ -2,9 +2,13 @@
 //! write in the lab's temporary folder. They never see the host's own
 //! configuration, and run as an unprivileged user where the lab runs as root.
 
+pub mod custom;
 pub mod find;
 pub mod haproxy;
 pub mod mariadb;
+pub mod net;
+pub mod nginx;
+pub mod served;
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -64,6 +68,22 @@ impl Host {
     ) -> Command {
         self.itself.wrapped(
             self.user.as_ref().map(|user| user.name.as_str()),
+            None,
+            program,
+            args,
+        )
+    }
+
+    /// The same, in a network namespace.
+    pub fn command_in(
+        &self,
+        namespace: &net::Namespace,
+        program: &Path,
+        args: impl IntoIterator<Item = impl AsRef<std::ffi::OsStr>>,
+    ) -> Command {
+        self.itself.wrapped(
+            self.user.as_ref().map(|user| user.name.as_str()),
+            Some(&namespace.file()),
             program,
             args,
         )

@@ -6,7 +6,7 @@ use gapscope_proto::plan::Timeouts;
 use toml::de::DeTable;
 
 use super::read::{Reader, ScenarioError, Table};
-use super::{Action, Clients, MS, ProxyKind, ProxySpec, SECOND, Scenario, Step};
+use super::{Action, Clients, CustomProxy, MS, ProxyKind, ProxySpec, SECOND, Scenario, Step};
 
 const TOP: &[&str] = &[
     "name",
@@ -51,7 +51,7 @@ const CANARIES: &[&str] = &[
 ];
 const TIMEOUT: &[&str] = &["resolve", "connect", "query"];
 const BACKEND: &[&str] = &["name"];
-const PROXY: &[&str] = &["name", "kind"];
+const PROXY: &[&str] = &["name", "kind", "command", "config"];
 const STEP: &[&str] = &[
     "at", "do", "subject", "jitter", "phase", "duration", "grace",
 ];
@@ -253,7 +253,14 @@ fn proxies(top: &Table<'_, '_, '_>) -> Vec<ProxySpec> {
             .map(|at| at.value)
             .or_else(|| ProxyKind::from_word(&found))
         {
-            Some(kind) => proxies.push(ProxySpec { name: found, kind }),
+            Some(kind) => {
+                let custom = custom(table, kind);
+                proxies.push(ProxySpec {
+                    name: found,
+                    kind,
+                    custom,
+                });
+            }
             None => {
                 if table.string("kind").is_none() {
                     table.missing(
@@ -265,6 +272,36 @@ fn proxies(top: &Table<'_, '_, '_>) -> Vec<ProxySpec> {
         }
     }
     proxies
+}
+
+/// What a proxy of the kind `command` is started by.
+fn custom(table: &Table<'_, '_, '_>, kind: ProxyKind) -> Option<CustomProxy> {
+    let command = table.words("command", &[], |word| Some(word.to_owned()));
+    let config = table.string("config");
+    if kind != ProxyKind::Command {
+        let given = [("command", command.is_some()), ("config", config.is_some())];
+        for (key, _) in given.iter().filter(|(_, given)| *given) {
+            table.report(
+                table.line,
+                key,
+                format!("`{key}` is of no use for a proxy of kind `{kind}`"),
+                "allowed with kind = \"command\" only",
+            );
+        }
+        return None;
+    }
+    let command = command.unwrap_or_default();
+    if command.is_empty() {
+        table.missing(
+            "command",
+            "say how to start it, such as command = [\"envoy\", \"-c\", \"{config}\"]",
+        );
+        return None;
+    }
+    Some(CustomProxy {
+        command,
+        config: config.map(|at| at.value).unwrap_or_default(),
+    })
 }
 
 fn step(table: &Table<'_, '_, '_>) -> Option<Step> {
@@ -280,7 +317,7 @@ fn step(table: &Table<'_, '_, '_>) -> Option<Step> {
         (
             "do",
             table.string("do").is_some(),
-            "say what: stop, kill, hang, black_hole, resume, start, restart, drain or undrain",
+            "say what, such as do = \"stop\"; `gapscope-lab list` names all steps",
         ),
         (
             "subject",

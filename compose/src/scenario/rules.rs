@@ -5,7 +5,7 @@
 mod steps;
 
 use super::read::ScenarioError;
-use super::{EVERY_PROXY, Overrides, Scenario};
+use super::{EVERY_PROXY, Overrides, ProxyKind, Scenario};
 use crate::duration;
 
 /// Most probes a second one lab may ask of its agent, over all targets.
@@ -55,6 +55,20 @@ fn names(scenario: &Scenario, errors: &mut Vec<ScenarioError>) {
             key: "name".to_owned(),
             what: format!("`{EVERY_PROXY}` is no name: as a subject it means every proxy"),
             hint: "choose another name".to_owned(),
+        });
+    }
+    if scenario
+        .proxies
+        .iter()
+        .any(|proxy| proxy.kind == ProxyKind::Command && proxy.custom.is_none())
+    {
+        errors.push(ScenarioError {
+            line: 0,
+            key: "proxy".to_owned(),
+            what: "a proxy of kind `command` needs to be described".to_owned(),
+            hint: "give it in a scenario file: [[proxy]] with kind = \"command\", `command` and \
+                   `config`"
+                .to_owned(),
         });
     }
     let mut seen: Vec<&str> = Vec::new();

@@ -276,6 +276,29 @@ fn proxies_and_drains_are_steps_too() {
 }
 
 #[test]
+fn any_proxy_can_be_described() {
+    let text = with(
+        "[[proxy]]\nname = \"mine\"\nkind = \"command\"\ncommand = [\"envoy\", \"-c\", \
+         \"{config}\"]\nconfig = \"port {port}\"\n",
+    );
+    let scenario = Scenario::parse("t.toml", &text).expect("valid");
+    let custom = scenario.proxies[1].custom.as_ref().expect("described");
+    assert_eq!(custom.command, ["envoy", "-c", "{config}"]);
+    check(
+        &with("[[proxy]]\nname = \"mine\"\nkind = \"command\"\n"),
+        9,
+        "command",
+        &["missing", "how to start it"],
+    );
+    check(
+        &with("[[proxy]]\nname = \"nginx\"\nconfig = \"x\"\n"),
+        9,
+        "config",
+        &["of no use for a proxy of kind `nginx`"],
+    );
+}
+
+#[test]
 fn another_fault_is_undone_by_what_undoes_it() {
     let overrides = Overrides {
         fault: Some(Action::Hang),

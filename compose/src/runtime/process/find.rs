@@ -11,7 +11,7 @@ use crate::error::{Problem, Result};
 pub type Named = BTreeMap<String, PathBuf>;
 
 /// Names that `--program NAME=PATH` may use.
-pub const NAMES: [&str; 3] = ["haproxy", "mariadb-install-db", "mariadbd"];
+pub const NAMES: [&str; 4] = ["haproxy", "mariadb-install-db", "mariadbd", "nginx"];
 
 const BESIDES_PATH: [&str; 5] = [
     "/usr/sbin",

@@ -5,7 +5,9 @@
 //! probe user with a password of this lab. Its data is worth nothing: at the end
 //! it is killed, not shut down.
 
-use std::net::SocketAddr;
+mod install;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +18,9 @@ use gapscope_proto::fault::Span;
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 
+use self::install::copy;
+pub use self::install::install;
+use super::net::{self, Namespace};
 use super::{Host, PORT_ATTEMPTS, free_port, version_line};
 use crate::children::{Child, frozen};
 use crate::error::{Problem, Result};
@@ -88,52 +93,10 @@ pub struct Mariadb {
     port: u16,
     child: Child,
     held: Option<HeldConnection>,
-}
-
-/// Makes a data folder; the servers' own are copies of it, since making one takes
-/// seconds.
-pub async fn install(host: &Host, programs: &Programs, folder: &LabFolder) -> Result<PathBuf> {
-    let place = folder.private("mariadb-template", host.user.as_ref())?;
-    let data = place.join("data");
-    let log = folder.path().join("mariadb-install.log");
-    let mut args = vec![
-        "--no-defaults".to_owned(),
-        format!("--datadir={}", data.display()),
-        "--skip-test-db".to_owned(),
-        "--skip-name-resolve".to_owned(),
-        "--innodb-log-file-size=8M".to_owned(),
-        "--innodb-buffer-pool-size=16M".to_owned(),
-    ];
-    if let Some(base) = base_folder(programs) {
-        args.push(format!("--basedir={}", base.display()));
-    }
-    let mut command = host.command(&programs.install, args);
-    command.current_dir(&place).env("TMPDIR", &place);
-    let failed = |why: String| {
-        Problem::new(format!(
-            "{} could not make a data folder for MariaDB: {why}",
-            programs.install.display()
-        ))
-        .hint(format!(
-            "is {} readable and writable for user `{}`?",
-            folder.path().display(),
-            host.user.as_ref().map_or("you", |user| user.name.as_str())
-        ))
-    };
-    let child = Child::start("mariadb-install-db", command, &log)
-        .map_err(|error| failed(error.to_string()))?;
-    if !child.wait(Duration::from_secs(120)).await {
-        return Err(failed("it did not end within 120 s".to_owned()));
-    }
-    match child.ended() {
-        Ok(Some(status)) if status.success() => Ok(data),
-        Ok(status) => Err(failed(format!(
-            "it ended with {}:\n{}",
-            status.map_or_else(|| "no status".to_owned(), |status| status.to_string()),
-            child.log_tail(10)
-        ))),
-        Err(error) => Err(failed(error.to_string())),
-    }
+    /// Its packets are dropped or rejected.
+    is_cut_off: bool,
+    // After the child, which lives in it.
+    namespace: Option<Namespace>,
 }
 
 /// A server named by path may be unpacked anywhere; what it needs is beside it.
@@ -150,9 +113,9 @@ impl Mariadb {
         programs: &Programs,
         folder: &LabFolder,
         template: &Path,
-        name: &str,
-        server_id: u32,
+        (name, server_id): (&str, u32),
         login: &Login,
+        tools: Option<&net::Tools>,
     ) -> Result<Self> {
         let place = folder.private(&format!("backend-{server_id}"), host.user.as_ref())?;
         copy(host, folder, template, &place.join("data")).await?;
@@ -162,9 +125,17 @@ impl Mariadb {
         };
         write_private(
             &place.join("init.sql"),
-            &init_sql(login, &admin),
+            &init_sql(
+                login,
+                &admin,
+                if tools.is_some() { "%" } else { "127.0.0.1" },
+            ),
             host.user.as_ref(),
         )?;
+        let mut namespace = match tools {
+            Some(tools) => Some(Namespace::make(tools, folder.owner(), server_id)?),
+            None => None,
+        };
         let mut last = None;
         for _ in 0..PORT_ATTEMPTS {
             let port = free_port().map_err(|error| {
@@ -172,8 +143,16 @@ impl Mariadb {
                     "no free loopback port for backend `{name}`: {error}"
                 ))
             })?;
-            let child = launch(host, programs, &place, name, server_id, port)?;
-            let server = Self {
+            let child = launch(
+                host,
+                programs,
+                &place,
+                name,
+                server_id,
+                port,
+                namespace.as_ref(),
+            )?;
+            let mut server = Self {
                 name: name.to_owned(),
                 host: host.clone(),
                 programs: programs.clone(),
@@ -184,11 +163,16 @@ impl Mariadb {
                 port,
                 child,
                 held: None,
+                is_cut_off: false,
+                namespace: namespace.take(),
             };
             match server.until_ready().await {
                 Ok(_) => return Ok(server),
                 // Somebody else was quicker to take the port.
-                Err(problem) if server.port_was_taken() => last = Some(problem),
+                Err(problem) if server.port_was_taken() => {
+                    namespace = server.namespace.take();
+                    last = Some(problem);
+                }
                 Err(problem) => return Err(problem),
             }
         }
@@ -294,6 +278,27 @@ impl Mariadb {
                 });
                 Ok(applied(asked, None, format!("SIGSTOP to process {pid}")))
             }
+            Action::BlackHole | Action::Mute | Action::Reject => {
+                let namespace = self
+                    .namespace
+                    .as_ref()
+                    .ok_or_else(|| Problem::new(self.can(due.action).err().unwrap_or_default()))?;
+                let (asked, detail) = namespace.cut(due.action, self.host.clock.as_ref())?;
+                self.is_cut_off = true;
+                Ok(applied(asked, None, detail))
+            }
+            Action::Resume if self.is_cut_off => {
+                let Some(namespace) = &self.namespace else {
+                    return Err(Problem::new("it was never cut off"));
+                };
+                let asked = namespace.heal(self.host.clock.as_ref())?;
+                self.is_cut_off = false;
+                Ok(applied(
+                    asked,
+                    Some(asked),
+                    "its packets pass again".to_owned(),
+                ))
+            }
             Action::Resume => {
                 let asked = self.send(Signal::CONT, "SIGCONT")?;
                 Ok(applied(
@@ -319,6 +324,7 @@ impl Mariadb {
                     &self.name,
                     self.server_id,
                     self.port,
+                    self.namespace.as_ref(),
                 )?;
                 let latest_ns = self.host.clock.raw_ns();
                 let ready_ns = self.until_ready().await?;
@@ -334,9 +340,6 @@ impl Mariadb {
                     format!("started as process {}", self.child.pid()),
                 ))
             }
-            Action::BlackHole => Err(Problem::new(
-                can(Action::BlackHole).err().unwrap_or_default(),
-            )),
             Action::Restart | Action::Drain | Action::Undrain => Err(Problem::new(format!(
                 "`{}` is not done to a backend itself",
                 due.action
@@ -351,7 +354,11 @@ impl Backend for Mariadb {
     }
 
     fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.port))
+        let ip = self
+            .namespace
+            .as_ref()
+            .map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Namespace::address);
+        SocketAddr::from((ip, self.port))
     }
 
     fn program(&self) -> String {
@@ -359,7 +366,11 @@ impl Backend for Mariadb {
     }
 
     fn can(&self, action: Action) -> std::result::Result<(), String> {
-        can(action)
+        if action.cuts_off() && self.namespace.is_none() {
+            Err("not applicable: it was started without a network namespace".to_owned())
+        } else {
+            Ok(())
+        }
     }
 
     fn prepare(&mut self, action: Action) -> LocalBoxFuture<'_, Result<()>> {
@@ -410,33 +421,22 @@ impl Backend for Mariadb {
     }
 }
 
-/// Whether `action` can be done to such a server; if not, why.
-pub fn can(action: Action) -> std::result::Result<(), String> {
-    match action {
-        Action::BlackHole => Err(
-            "not applicable: cutting off a real program's packets is not built; backends of the \
-             embedded runtime can be cut off"
-                .to_owned(),
-        ),
-        _ => Ok(()),
-    }
-}
-
 /// Where clients that write do it.
 pub const WRITTEN_SCHEMA: &str = "gapscope";
 
-/// The user whom probes log in as may do nothing but log in, keep a table of its
-/// own for benchmarks, and do what it likes in a schema for clients that write.
-fn init_sql(login: &Login, admin: &Login) -> String {
+/// The user whom probes log in as may do nothing but log in from `from`, keep a
+/// table of its own for benchmarks, and do what it likes in a schema for clients
+/// that write, at this server, whose data is worth nothing.
+fn init_sql(login: &Login, admin: &Login, from: &str) -> String {
     format!(
-        "CREATE USER IF NOT EXISTS '{admin}'@'127.0.0.1' IDENTIFIED BY '{secret}';\n\
-         GRANT ALL PRIVILEGES ON *.* TO '{admin}'@'127.0.0.1';\n\
-         CREATE USER IF NOT EXISTS '{user}'@'127.0.0.1' IDENTIFIED BY '{password}';\n\
+        "CREATE USER IF NOT EXISTS '{admin}'@'{from}' IDENTIFIED BY '{secret}';\n\
+         GRANT ALL PRIVILEGES ON *.* TO '{admin}'@'{from}';\n\
+         CREATE USER IF NOT EXISTS '{user}'@'{from}' IDENTIFIED BY '{password}';\n\
          CREATE DATABASE IF NOT EXISTS {WRITTEN_SCHEMA};\n\
-         GRANT ALL PRIVILEGES ON {WRITTEN_SCHEMA}.* TO '{user}'@'127.0.0.1';\n\
+         GRANT ALL PRIVILEGES ON {WRITTEN_SCHEMA}.* TO '{user}'@'{from}';\n\
          CREATE DATABASE IF NOT EXISTS gapscope_overhead;\n\
-         GRANT SELECT, INSERT, CREATE, DROP ON gapscope_overhead.* TO '{user}'@'127.0.0.1';\n\
-         CREATE USER IF NOT EXISTS '{CHECK_USER}'@'127.0.0.1';\n",
+         GRANT SELECT, INSERT, CREATE, DROP ON gapscope_overhead.* TO '{user}'@'{from}';\n\
+         CREATE USER IF NOT EXISTS '{CHECK_USER}'@'{from}';\n",
         user = login.user,
         password = login.password,
         admin = admin.user,
@@ -451,6 +451,7 @@ fn launch(
     name: &str,
     server_id: u32,
     port: u16,
+    namespace: Option<&Namespace>,
 ) -> Result<Child> {
     let at = |option: &str, file: &str| format!("--{option}={}", place.join(file).display());
     let mut args = vec![
@@ -462,7 +463,10 @@ fn launch(
         // Unix sockets' paths are limited to some hundred bytes.
         at("socket", "s"),
         format!("--port={port}"),
-        "--bind-address=127.0.0.1".to_owned(),
+        format!(
+            "--bind-address={}",
+            namespace.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Namespace::address)
+        ),
         format!("--server-id={server_id}"),
         "--skip-name-resolve".to_owned(),
         "--skip-slave-start".to_owned(),
@@ -481,7 +485,10 @@ fn launch(
     if let Some(base) = base_folder(programs) {
         args.push(format!("--basedir={}", base.display()));
     }
-    let mut command = host.command(&programs.server, args);
+    let mut command = match namespace {
+        Some(namespace) => host.command_in(namespace, &programs.server, args),
+        None => host.command(&programs.server, args),
+    };
     command.current_dir(place).env("TMPDIR", place);
     Child::start(
         &format!("backend `{name}`"),
@@ -494,25 +501,4 @@ fn launch(
             programs.server.display()
         ))
     })
-}
-
-async fn copy(host: &Host, folder: &LabFolder, from: &Path, to: &Path) -> Result<()> {
-    let failed = |why: String| {
-        Problem::new(format!(
-            "cannot copy MariaDB's data folder to {}: {why}",
-            to.display()
-        ))
-        .hint("each server needs some 50 MB in the temporary folder; TMPDIR chooses another")
-    };
-    let command = host.command(
-        Path::new("cp"),
-        [Path::new("-R"), from, to].map(Path::as_os_str),
-    );
-    let child = Child::start("cp", command, &folder.path().join("copy.log"))
-        .map_err(|error| failed(error.to_string()))?;
-    let done = child.wait(Duration::from_secs(60)).await;
-    match child.ended() {
-        Ok(Some(status)) if done && status.success() => Ok(()),
-        _ => Err(failed(child.log_tail(3))),
-    }
 }

@@ -23,6 +23,8 @@ impl Kind {
                 Action::Kill,
                 Action::Hang,
                 Action::BlackHole,
+                Action::Mute,
+                Action::Reject,
                 Action::Resume,
                 Action::Start,
                 Action::Restart,
@@ -56,6 +58,8 @@ impl State {
             | Action::Kill
             | Action::Hang
             | Action::BlackHole
+            | Action::Mute
+            | Action::Reject
             | Action::Restart
             | Action::Drain
             | Action::Undrain => self == Self::Up,
@@ -76,7 +80,7 @@ impl State {
         match step.action {
             _ if step.duration_ns.is_some() => Self::Up,
             Action::Stop | Action::Kill => Self::Down,
-            Action::Hang | Action::BlackHole => Self::Frozen,
+            Action::Hang | Action::BlackHole | Action::Mute | Action::Reject => Self::Frozen,
             Action::Resume | Action::Start | Action::Restart => Self::Up,
             Action::Drain | Action::Undrain => self,
         }
@@ -233,8 +237,7 @@ fn unused_keys(step: &Step, wrong: &mut impl FnMut(&str, String, String)) {
         wrong(
             "duration",
             format!("`duration` is of no use for `{}`", step.action),
-            "allowed for stop, kill, hang, black_hole, restart and drain: undone after the duration"
-                .to_owned(),
+            "allowed for what hurts, restart and drain: undone after the duration".to_owned(),
         );
     }
 }
