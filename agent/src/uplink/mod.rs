@@ -3,5 +3,6 @@
 
 pub mod client;
 pub mod clock;
+pub mod fit;
 mod link;
 pub mod session;

@@ -1,4 +1,5 @@
-//! The subcommand `import`: turns what other programs measured into runs.
+//! The subcommand `import`: takes in what agents left in their spools, and turns
+//! what other programs measured into runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,49 +9,69 @@ use gapscope_proto::host::{Anchor, HostRecord};
 use gapscope_proto::ids::{Incarnation, RunId};
 use gapscope_proto::small_file;
 
+use super::report;
 use crate::exit::Exit;
 use crate::import::lab08::{self, GivenFault, Imported};
+use crate::import::spool::{self, Spool, SpoolError};
+use crate::import::take_in::{Now, TakeInError, take_in};
+use crate::ingest::ending::since_planned_end;
 use crate::output;
-use crate::store::RunStore;
 use crate::store::disk::Disk;
+use crate::store::lock::DataLock;
 use crate::store::manifest::{
     AgentEntry, FORMAT_VERSION, IncarnationEntry, Manifest, RunState, Schedule,
 };
+use crate::store::{RunFolder, RunStore};
 use crate::utc;
 
-/// What kind of files they are.
+/// What kind of data it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// The published samples of lab-08.
+    /// An agent's spool: a folder.
+    Spool,
+    /// The published samples of lab-08: a file.
     Lab08,
 }
 
 /// Its arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What kind of files they are.
+    /// What kind of data it is; by itself a folder is a spool, a file lab08.
     #[arg(long)]
-    format: Format,
-    /// What was done during the run: `stop@10s=BACKEND`, counted from the first
-    /// probe's begin; may be given several times.
+    format: Option<Format>,
+    /// What was done during a lab08 run: `stop@10s=BACKEND`, counted from the
+    /// first probe's begin; may be given several times.
     #[arg(long = "fault", value_name = "STEP@AFTER=BACKEND")]
     faults: Vec<GivenFault>,
-    /// One run is made of each file.
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
+    /// Spools (an agent's `DATA/spool/ID`, or its DATA), or files of which each
+    /// becomes a run.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
     /// Where runs are kept.
     #[arg(long, default_value = "./runs", value_name = "DIR")]
     data: PathBuf,
 }
 
-/// Carries it out: prints the new run's id for each file.
+/// Carries it out: prints the id of each run that gained something.
 ///
 /// # Errors
-/// When a file cannot be read or is not of the format, or the run cannot be
+/// When something cannot be read or is not of the format, or a run cannot be
 /// written.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
-    for file in &args.files {
-        let Format::Lab08 = args.format;
+    let mut exit = Exit::Ok;
+    let is_spool = |path: &PathBuf| match args.format {
+        Some(format) => format == Format::Spool,
+        None => path.is_dir(),
+    };
+    let (spools, files): (Vec<_>, Vec<_>) = args.paths.into_iter().partition(is_spool);
+    if !spools.is_empty() && !args.faults.is_empty() {
+        output::error(&output::hinted(
+            "--fault is for lab08 files: a spool says nothing about faults",
+            "leave it out, or import the file by itself",
+        ));
+        return Ok(Exit::Usage);
+    }
+    for file in &files {
         let run_id = RunId::generate();
         let folder = import_lab08(file, run_id, &args.faults, &args.data)?;
         output::note(format!(
@@ -60,7 +81,90 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         ));
         output::data(run_id);
     }
-    Ok(Exit::Ok)
+    if !spools.is_empty() {
+        let _lock = DataLock::take(&args.data)?;
+        for path in &spools {
+            let found = spool::find(path);
+            if found.is_empty() {
+                return Err(output::hinted(
+                    format!("there is no spool in `{}`", path.display()),
+                    "give an agent's --data folder, or the folder DATA/spool/ID in it",
+                ));
+            }
+            for folder in found {
+                if import_spool(&folder, &args.data)? == Exit::DataLost {
+                    exit = Exit::DataLost;
+                }
+            }
+        }
+    }
+    Ok(exit)
+}
+
+/// Takes in one agent's spool and reports on its runs anew; says whether anything
+/// is lost of them.
+fn import_spool(folder: &Path, data: &Path) -> anyhow::Result<Exit> {
+    let spool = Spool::open(folder).map_err(|error| match &error {
+        SpoolError::InUse(_) => output::hinted(
+            &error,
+            "let the agent deliver it, or stop the agent and import again",
+        ),
+        SpoolError::NoAgent(_) => {
+            output::hinted(&error, "a spool's folder has the name of its agent")
+        }
+        _ => error.into(),
+    })?;
+    if spool.damaged_bytes > 0 {
+        output::note(format!(
+            "warning: {} bytes in `{}` are no sound frames; what is missing is declared lost",
+            spool.damaged_bytes,
+            folder.display()
+        ));
+    }
+    let runs = spool.run_ids();
+    if runs.is_empty() {
+        output::note(format!("the spool of agent `{}` is empty", spool.agent));
+    }
+    let clock = SystemClock::new();
+    let now = Now {
+        utc: utc::rfc3339(clock.anchor().realtime_ns),
+        is_over: |manifest| {
+            let clock = SystemClock::new();
+            since_planned_end(manifest, &clock.key(), &clock.anchor()) > 0
+        },
+    };
+    let mut exit = Exit::Ok;
+    for run in runs {
+        let taken = take_in(&spool, run, data, &now).map_err(|error| match &error {
+            TakeInError::NoPlan { .. } => output::hinted(
+                &error,
+                "import into the --data folder of the aggregator that started the run",
+            ),
+            _ => error.into(),
+        })?;
+        output::note(format!(
+            "agent `{}`: {} samples and {} host records taken in, {} records were here already, \
+             {} lost",
+            spool.agent, taken.samples, taken.host, taken.known, taken.lost
+        ));
+        if !taken.is_something() {
+            continue;
+        }
+        output::data(run);
+        if taken.state == RunState::Running {
+            output::note("the run's planned end is not past: it stays open");
+            continue;
+        }
+        let reported = report::make(&RunFolder::open(&taken.folder)?)?;
+        output::note(format!(
+            "reported anew: gapscope-aggregator report {run} --data {}",
+            data.display()
+        ));
+        if taken.lost > 0 || !reported.analysis.conservation.is_balanced {
+            exit = Exit::DataLost;
+        }
+    }
+    Ok(exit)
 }
 
 /// Longest recording that is read; it is held in memory.

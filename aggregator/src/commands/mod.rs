@@ -13,6 +13,7 @@ pub mod runs;
 pub mod serve;
 pub mod start;
 pub mod stop;
+pub mod verify;
 
 /// Carries out a subcommand.
 ///
@@ -29,5 +30,6 @@ pub fn dispatch(command: Command) -> anyhow::Result<Exit> {
         Command::Clock(args) => clock::run(args),
         Command::Report(args) => report::run(args),
         Command::Import(args) => import::run(args),
+        Command::Verify(args) => verify::run(args),
     }
 }

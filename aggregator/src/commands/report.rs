@@ -58,7 +58,9 @@ pub struct Reported {
 /// When its tables cannot be read. A folder that cannot be written is only
 /// warned about: the report can still be read.
 pub fn make(folder: &RunFolder) -> anyhow::Result<Reported> {
-    let analysis = analyse(folder)?;
+    // A flipped bit must not become a number.
+    let sound = folder.sound()?;
+    let analysis = analyse(&sound)?;
     let exit = if analysis.is_lossy_or_untested() {
         Exit::DataLost
     } else {

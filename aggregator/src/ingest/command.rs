@@ -7,9 +7,10 @@ use std::time::Duration;
 use gapscope_proto::fault::Fault;
 use gapscope_proto::frame::{Frame, StreamId};
 use gapscope_proto::ids::AgentId;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::run::ROOM_BYTES;
 use super::session::Session;
 use crate::store::manifest::{AgentEntry, RunState};
 use crate::store::{LossRecord, StoreError};
@@ -17,8 +18,8 @@ use crate::store::{LossRecord, StoreError};
 /// What a run's task is asked.
 #[derive(Debug)]
 pub enum Command {
-    /// Records from an agent.
-    Frame(Arc<Session>, Box<Frame>),
+    /// Records from an agent, and the room they take until they are handled.
+    Frame(Arc<Session>, Box<Frame>, Option<OwnedSemaphorePermit>),
     /// A declared loss.
     Loss(Arc<Session>, LossRecord),
     /// An agent's session begins; how far are these streams?
@@ -76,8 +77,22 @@ pub struct Status {
 pub struct Handle {
     /// Its queue.
     pub commands: mpsc::Sender<Command>,
+    /// Room for what waits in the queue, in bytes.
+    pub room: Arc<Semaphore>,
     /// How it stands.
     pub status: watch::Receiver<Status>,
     /// Done when the task has ended and the folder is free.
     pub ended: CancellationToken,
+}
+
+impl Handle {
+    /// Waits for room for a frame of so many bytes.
+    pub async fn room(&self, bytes: usize) -> OwnedSemaphorePermit {
+        let bytes = u32::try_from(bytes.min(ROOM_BYTES)).unwrap_or(u32::MAX);
+        self.room
+            .clone()
+            .acquire_many_owned(bytes)
+            .await
+            .expect("it is never closed")
+    }
 }
