@@ -30,6 +30,10 @@ pub enum Command {
     Agents(commands::agents::Args),
     /// Say what the clients saw in a run.
     Report(commands::report::Args),
+    /// Compare runs, or sets of runs: better, worse, or not distinguishable.
+    Compare(commands::compare::Args),
+    /// Say beforehand how many rounds or faults a wanted difference needs.
+    Plan(commands::plan::Args),
     /// Say how the agents' clocks stand to the aggregator's, and how surely.
     Clock(commands::clock::Args),
     /// Take in what an agent left in its spool, or data of other programs.

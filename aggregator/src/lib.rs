@@ -15,14 +15,18 @@ pub mod align;
 pub mod analyse;
 pub mod cli;
 pub mod commands;
+pub mod compare;
 pub mod control;
 pub mod duration;
 pub mod exit;
+pub mod gate;
 pub mod import;
 pub mod ingest;
 pub mod output;
+pub mod overhead;
 pub mod report;
 pub mod server;
+pub mod stats;
 pub mod store;
 pub mod utc;
 

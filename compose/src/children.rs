@@ -9,7 +9,7 @@
 //! started from a thread that lives as long as they do: the one that drives the
 //! lab's main future, never a task on a pool of threads.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -18,28 +18,50 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gapscope_proto::clock::Clock;
 use rustix::process::{Pid, Signal};
 
 use crate::exec::EXEC;
+use crate::leftovers::{MARKER, Owner};
 
 /// How to start this very program again.
 #[derive(Debug, Clone)]
-pub struct Itself(PathBuf);
+pub struct Itself {
+    file: PathBuf,
+    /// The lab that what is started belongs to.
+    owner: Option<Owner>,
+}
 
 impl Itself {
     /// This program's own file.
     pub fn find() -> io::Result<Self> {
-        std::env::current_exe().map(Self)
+        std::env::current_exe().map(Self::at)
     }
 
     /// A given file, for tests, whose own file is another one.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self(path.into())
+        Self {
+            file: path.into(),
+            owner: None,
+        }
+    }
+
+    /// The same, but what it starts carries the marker of a lab.
+    #[must_use]
+    pub fn of_lab(&self, owner: &Owner) -> Self {
+        Self {
+            owner: Some(owner.clone()),
+            ..self.clone()
+        }
     }
 
     /// A command that runs it.
     pub fn command(&self) -> Command {
-        Command::new(&self.0)
+        let mut command = Command::new(&self.file);
+        if let Some(owner) = &self.owner {
+            command.env(MARKER, owner.to_string());
+        }
+        command
     }
 
     /// A command that runs another program through the wrapper.
@@ -195,6 +217,24 @@ impl Drop for Inner {
     }
 }
 
+/// Waits, for some seconds, until the kernel shows a process as stopped; tells how
+/// that went.
+pub async fn frozen(clock: &dyn Clock, pid: i32, asked_ns: i64) -> String {
+    for _ in 0..1_000 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name, in parentheses, may hold anything; the state follows it.
+        let state = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.chars().next());
+        if state == Some('T') {
+            let after = clock.raw_ns().saturating_sub(asked_ns);
+            return format!("seen stopped within {:.1} ms", after as f64 / 1e6);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    "was not seen stopped".to_owned()
+}
+
 /// The last lines of a file; empty if it cannot be read.
 pub fn tail(path: &Path, lines: usize) -> String {
     let Ok(bytes) = std::fs::read(path) else {
@@ -205,13 +245,13 @@ pub fn tail(path: &Path, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// Starts the janitor of `folder`. The returned handle keeps it waiting; it acts
+/// Starts the janitor of a lab. The returned handle keeps it waiting; it acts
 /// when the handle is closed, or when this process is gone.
-pub fn janitor(itself: &Itself, folder: &Path) -> io::Result<Janitor> {
+pub fn janitor(itself: &Itself, owner: &Owner) -> io::Result<Janitor> {
     let mut command = itself.command();
     command
         .arg(crate::exec::JANITOR)
-        .arg(OsString::from(folder))
+        .arg(owner.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

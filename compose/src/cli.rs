@@ -23,6 +23,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a scenario and print its summary
     Run(Box<Run>),
+    /// Measure what proxies cost when nothing fails, against the server alone
+    Overhead(Box<crate::overhead::options::Options>),
     /// List the shipped scenarios, and what a lab can be made of
     List,
     /// Check a scenario file and show what it would do
@@ -30,6 +32,68 @@ pub enum Command {
         /// Name of a shipped scenario, or a file
         scenario: String,
     },
+    /// Bring a scenario's lab up and leave it, for probing by hand
+    Up(Box<Up>),
+    /// Take down a lab that was brought up; without a name: list what is there
+    Down {
+        /// The lab's name, as `up` said it
+        name: Option<String>,
+        /// All of them, and what killed labs left; runs that go on are not touched
+        #[arg(long, conflicts_with = "name")]
+        all: bool,
+    },
+    /// Show which programs a lab can use here, and how to get the others
+    Doctor {
+        /// Where a program is
+        #[arg(long, value_name = "NAME=PATH", value_parser = parse_named)]
+        program: Vec<(String, PathBuf)>,
+    },
+}
+
+/// Options of `up`.
+#[derive(Debug, Args)]
+pub struct Up {
+    /// Name of a shipped scenario, or a file; its timeline is not played
+    #[arg(default_value = "switchover")]
+    pub scenario: String,
+    /// What the lab is made of: our own backends and proxies, or real programs
+    #[arg(long, value_parser = word(RuntimeKind::WORDS, RuntimeKind::from_word))]
+    pub runtime: Option<RuntimeKind>,
+    /// What serves
+    #[arg(long, value_parser = word(BackendKind::WORDS, BackendKind::from_word))]
+    pub backend: Option<BackendKind>,
+    /// A proxy, instead of the scenario's (may be given more than once)
+    #[arg(long, value_name = "NAME", value_parser = word(ProxyKind::WORDS, ProxyKind::from_word))]
+    pub proxy: Vec<ProxyKind>,
+    /// Where a program is: haproxy, mariadbd, mariadb-install-db
+    #[arg(long, value_name = "NAME=PATH", value_parser = parse_named)]
+    pub program: Vec<(String, PathBuf)>,
+    /// Be the process that holds the lab
+    #[arg(long, hide = true)]
+    pub hold: bool,
+}
+
+impl Up {
+    /// What `run` would be told to make the same lab.
+    pub fn as_run(&self) -> Run {
+        Run {
+            scenario: self.scenario.clone(),
+            runtime: self.runtime,
+            backend: self.backend,
+            proxy: self.proxy.clone(),
+            program: self.program.clone(),
+            data: PathBuf::new(),
+            duration: None,
+            faster: None,
+            fault: None,
+            like_lab08: false,
+            no_jitter: false,
+            seed: None,
+            repeat: None,
+            aim: Aim::Subject,
+            format: Format::Text,
+        }
+    }
 }
 
 /// Options of `run`.
@@ -55,6 +119,10 @@ pub struct Run {
     /// Probe for this long instead
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub duration: Option<u64>,
+    /// Divide all times of the timeline, and the run's, by this; clients and health
+    /// checks keep their pace
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub faster: Option<u32>,
     /// Do this to the subject instead: stop, kill, hang or black_hole
     #[arg(long, value_name = "STEP", value_parser = fault())]
     pub fault: Option<Action>,
@@ -68,9 +136,30 @@ pub struct Run {
     /// For the random moments; a seed that was printed gives the same ones again
     #[arg(long)]
     pub seed: Option<u64>,
+    /// Play the timeline this often in one run, everything as new before each time;
+    /// the first time is reported apart
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: Option<u32>,
+    /// With --repeat: whom the faults are done to
+    #[arg(
+        long,
+        value_name = "WHOM",
+        default_value = "subject",
+        requires = "repeat"
+    )]
+    pub aim: Aim,
     /// How to print the summary
     #[arg(long, default_value = "text")]
     pub format: Format,
+}
+
+/// Whom repeated faults are done to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Aim {
+    /// The timeline's own subject
+    Subject,
+    /// For each target in turn, the backend that it uses then
+    EachTarget,
 }
 
 /// How to print the summary.
@@ -96,7 +185,7 @@ impl Format {
 }
 
 /// Reads one of `words`; clap names them in `--help` and in errors.
-fn word<T: Clone + Send + Sync + 'static>(
+pub(crate) fn word<T: Clone + Send + Sync + 'static>(
     words: &'static [&'static str],
     read: fn(&str) -> Option<T>,
 ) -> impl clap::builder::TypedValueParser<Value = T> {
@@ -106,5 +195,5 @@ fn word<T: Clone + Send + Sync + 'static>(
 }
 
 fn fault() -> impl clap::builder::TypedValueParser<Value = Action> {
-    word(&["stop", "kill", "hang", "black_hole"], Action::from_word)
+    word(Action::FAULTS, Action::from_word)
 }

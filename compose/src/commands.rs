@@ -1,8 +1,12 @@
 //! One module for each subcommand.
 
 pub mod check;
+pub mod doctor;
+pub mod down;
 pub mod list;
+pub mod overhead;
 pub mod run;
+pub mod up;
 
 use std::path::Path;
 

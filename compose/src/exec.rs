@@ -9,10 +9,12 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use rustix::process::{Gid, Pid, Signal, Uid};
+
+use crate::leftovers::{self, Owner};
 
 /// The word that starts the wrapper.
 pub const EXEC: &str = "__exec";
@@ -108,37 +110,45 @@ fn drop_rights(name: &str) -> Result<(), String> {
     rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(|e| e.to_string())
 }
 
-/// `__janitor FOLDER`: waits until standard input ends, which is when the lab
-/// has, then removes the folder if it is still there.
+/// How long what a lab started may take to end by itself when the lab is gone: the
+/// agent and the aggregator save what they hold.
+const ENDS_BY_ITSELF: u32 = 100;
+
+/// `__janitor OWNER`: waits until standard input ends, which is when the lab
+/// has, then ends what is left of it and removes its folder.
 pub fn janitor(mut args: impl Iterator<Item = OsString>) -> ExitCode {
-    let Some(folder) = args.next().map(PathBuf::from) else {
+    let Some(owner) = args.next().and_then(|text| Owner::parse(text.to_str()?)) else {
         return ExitCode::from(2);
     };
-    let ours = folder.is_absolute()
-        && folder
-            .file_name()
-            .and_then(std::ffi::OsStr::to_str)
-            .is_some_and(|name| name.starts_with(FOLDER_PREFIX));
-    if !ours {
-        return ExitCode::from(2);
-    }
     let mut nothing = [0u8; 16];
     let mut input = std::io::stdin().lock();
     while matches!(input.read(&mut nothing), Ok(read) if read > 0) {}
-    // The servers die with the lab, but may still be writing while they do.
+    // Nothing of a lab that ended in an orderly way is left.
+    for _ in 0..ENDS_BY_ITSELF {
+        if !leftovers::processes().contains_key(&owner) {
+            break;
+        }
+        pause();
+    }
+    leftovers::kill_processes(&owner);
+    // What was killed may take its time to go, and write while it does.
     for _ in 0..50 {
-        match std::fs::remove_dir_all(&folder) {
+        match std::fs::remove_dir_all(&owner.folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
             _ => return ExitCode::SUCCESS,
         }
-        let pause = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: 100_000_000,
-        };
-        // Cut short by a signal it is only tried again sooner.
-        let _ = rustix::thread::nanosleep(&pause);
+        pause();
     }
     ExitCode::FAILURE
+}
+
+fn pause() {
+    let pause = rustix::time::Timespec {
+        tv_sec: 0,
+        tv_nsec: 100_000_000,
+    };
+    // Cut short by a signal it is only tried again sooner.
+    let _ = rustix::thread::nanosleep(&pause);
 }
 
 #[cfg(test)]
@@ -166,7 +176,8 @@ mod tests {
     #[test]
     fn the_janitor_touches_lab_folders_only() {
         let other = tempfile::tempdir().expect("a folder");
-        let refused = janitor([other.path().as_os_str().to_owned()].into_iter());
+        let owner = format!("1:1:{}", other.path().display());
+        let refused = janitor([OsString::from(owner)].into_iter());
         assert_eq!(refused, ExitCode::from(2));
         assert!(other.path().exists());
     }

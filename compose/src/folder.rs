@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use crate::children::{Itself, Janitor, janitor};
 use crate::error::{Problem, Result};
 use crate::exec::{FOLDER_PREFIX, User};
+use crate::leftovers::{Note, Owner};
 
 /// See the module's description.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct LabFolder {
     // nothing left to do.
     folder: TempDir,
     _janitor: Janitor,
+    owner: Owner,
+    itself: Itself,
 }
 
 impl LabFolder {
@@ -38,11 +41,31 @@ impl LabFolder {
             .map_err(failed)?;
         // Others may pass through to their own folders; nobody may look around.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).map_err(failed)?;
-        let janitor = janitor(itself, folder.path()).map_err(failed)?;
+        let owner = Owner::this(folder.path());
+        let note = Note {
+            owner: owner.clone(),
+            stays: false,
+            title: String::new(),
+        };
+        note.write().map_err(failed)?;
+        let itself = itself.of_lab(&owner);
+        let janitor = janitor(&itself, &owner).map_err(failed)?;
         Ok(Self {
             folder,
             _janitor: janitor,
+            owner,
+            itself,
         })
+    }
+
+    /// How to start this program as a part of this lab.
+    pub fn itself(&self) -> &Itself {
+        &self.itself
+    }
+
+    /// Which lab this is.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
     }
 
     /// Where it is.

@@ -16,7 +16,7 @@ use crate::runtime::process::haproxy::Haproxy;
 use crate::runtime::process::mariadb::{self, Mariadb};
 use crate::runtime::process::{Host, haproxy};
 use crate::runtime::{Backend, Proxy};
-use crate::scenario::{BackendKind, ProxyKind, RuntimeKind, Scenario};
+use crate::scenario::{BackendKind, RuntimeKind, Scenario};
 use crate::witness::Login;
 
 /// See the module's description.
@@ -67,7 +67,7 @@ impl Lab {
                 .any(|proxy| proxy.kind.runtime() == RuntimeKind::Process);
         let host = if needs_programs {
             Some(Host::new(
-                make.itself.clone(),
+                lab.folder.itself().clone(),
                 make.named.clone(),
                 Arc::clone(&make.clock),
             )?)
@@ -149,7 +149,7 @@ impl Lab {
             .collect();
         for spec in &make.scenario.proxies {
             let proxy: Box<dyn Proxy> = match (spec.kind, host) {
-                (ProxyKind::L4Passthrough | ProxyKind::L7Reconnecting, _) | (_, None) => Box::new(
+                (kind, _) if kind.runtime() == RuntimeKind::Embedded => Box::new(
                     EmbeddedProxy::start(
                         &spec.name,
                         spec.kind,
@@ -159,6 +159,12 @@ impl Lab {
                     )
                     .await?,
                 ),
+                (_, None) => {
+                    return Err(Problem::new(format!(
+                        "proxy `{}` is a real program, and nothing was prepared to start one",
+                        spec.name
+                    )));
+                }
                 (_, Some(host)) => Box::new(
                     Haproxy::start(
                         host,

@@ -19,17 +19,21 @@ pub mod exec;
 pub mod folder;
 pub mod identity;
 pub mod lab;
+pub mod leftovers;
 pub mod login;
 pub mod output;
+pub mod overhead;
 pub mod plain;
 pub mod play;
 pub mod programs;
 pub mod progress;
+pub mod repeat;
 pub mod runtime;
 pub mod scenario;
 pub mod services;
 pub mod signals;
 pub mod timeline;
+pub mod view;
 pub mod witness;
 
 use std::ffi::OsString;
@@ -69,17 +73,40 @@ pub fn main_from<I: IntoIterator<Item = OsString>>(args: I) -> ExitCode {
     }
 }
 
+/// What is blocked on these stays on this very thread, to whose life those of the
+/// children are tied.
+fn threads() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Problem::new(format!("cannot start threads: {error}")))
+}
+
 fn dispatch(cli: Cli) -> Result<u8> {
     match cli.command {
         Command::List => output::data(&commands::list::text()?),
         Command::Check { scenario } => output::data(&commands::check::text(&scenario)?),
-        Command::Run(options) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .enable_all()
-                .build()
-                .map_err(|error| Problem::new(format!("cannot start threads: {error}")))?;
-            // On this very thread, to whose life those of the children are tied.
-            return runtime.block_on(commands::run::run(&options));
+        Command::Doctor { program } => {
+            output::data(&commands::doctor::text(&program.into_iter().collect()));
+        }
+        Command::Run(options) => return threads()?.block_on(commands::run::run(&options)),
+        Command::Overhead(options) => {
+            return threads()?.block_on(commands::overhead::run(&options));
+        }
+        Command::Down { name, all } => {
+            let down = commands::down::down(name.as_deref(), all);
+            output::data(&threads()?.block_on(down)?);
+        }
+        // On this very thread, to whose life those of the children are tied.
+        Command::Up(options) if options.hold => {
+            return threads()?.block_on(commands::up::hold(&options));
+        }
+        Command::Up(options) => {
+            let runtime = threads()?;
+            let code = runtime.block_on(commands::up::up(&options));
+            // The lab's process goes on, and with it the pipe that is read.
+            runtime.shutdown_background();
+            return code;
         }
     }
     Ok(0)

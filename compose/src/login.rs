@@ -63,6 +63,28 @@ pub async fn ask(
         })
 }
 
+/// Logs in and says something whose answer does not matter.
+pub async fn say(
+    address: SocketAddr,
+    login: &Login,
+    text: &str,
+    at_most: Duration,
+) -> Result<(), mysql_async::Error> {
+    let attempt = async {
+        let mut conn = Conn::new(options(address, login)).await?;
+        conn.query_drop(text).await?;
+        // An error on the way out changes nothing.
+        let _ = conn.disconnect().await;
+        Ok(())
+    };
+    tokio::time::timeout(at_most, attempt)
+        .await
+        .unwrap_or_else(|_| {
+            let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            Err(mysql_async::Error::Io(mysql_async::IoError::Io(late)))
+        })
+}
+
 /// Tries to log in until it works or `deadline_ns` (RAW) has passed; `alive` can
 /// end it earlier, by saying why there is no use in waiting. Returns the stamp
 /// after the first good answer.

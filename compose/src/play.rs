@@ -3,7 +3,11 @@
 //!
 //! A `hang` or `black_hole` that is undone (`resume`) gets its `cleared`; that is
 //! no fault of its own, since nothing new happens to clients. A backend that is
-//! started again after it was gone does: that is recorded as a failback.
+//! started again after it was gone does: that is recorded as a failback. A proxy
+//! that is started again is the end of its own fault.
+//!
+//! A step that cannot be done to one of several proxies is done to the others;
+//! the fault says to whom it was not applicable.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -11,13 +15,14 @@ use std::task::Poll;
 
 use futures::future::LocalBoxFuture;
 use gapscope_proto::clock::Clock;
-use gapscope_proto::fault::{Fault, FaultScope, Subject};
+use gapscope_proto::fault::{Fault, FaultScope, Span, Subject};
 
 use crate::clock_wait::until;
 use crate::error::{Problem, Result};
-use crate::runtime::{Applied, Backend};
-use crate::scenario::Action;
+use crate::runtime::{Applied, Backend, Proxy};
+use crate::scenario::{Action, EVERY_PROXY};
 use crate::timeline::Due;
+use crate::view::{self, Change, Watching};
 use crate::witness::Seen;
 
 /// Witnesses that must be there first are called this long before a step.
@@ -40,15 +45,18 @@ struct Open {
 pub struct Player<'a> {
     clock: Arc<dyn Clock>,
     backends: &'a mut [Box<dyn Backend>],
+    proxies: &'a mut [Box<dyn Proxy>],
     subjects: &'a [Subject],
     record: &'a mut dyn Record,
     say: &'a mut dyn FnMut(&str),
     open: Vec<Open>,
+    views: Option<Watching>,
 }
 
 enum Event {
     Due,
     Seen(usize, Option<Seen>),
+    View(Option<Change>),
 }
 
 impl<'a> Player<'a> {
@@ -56,6 +64,7 @@ impl<'a> Player<'a> {
     pub fn new(
         clock: Arc<dyn Clock>,
         backends: &'a mut [Box<dyn Backend>],
+        proxies: &'a mut [Box<dyn Proxy>],
         subjects: &'a [Subject],
         record: &'a mut dyn Record,
         say: &'a mut dyn FnMut(&str),
@@ -63,11 +72,18 @@ impl<'a> Player<'a> {
         Self {
             clock,
             backends,
+            proxies,
             subjects,
             record,
             say,
             open: Vec::new(),
+            views: None,
         }
+    }
+
+    /// Also records when proxies change their minds about backends.
+    pub fn look_at_views(&mut self) {
+        self.views = Some(view::watch(self.proxies, &self.clock));
     }
 
     /// Carries out `due`, in order, `origin_ns` being the run's start; then goes
@@ -75,16 +91,226 @@ impl<'a> Player<'a> {
     /// run ends.
     pub async fn play(&mut self, due: &[Due], origin_ns: i64) -> Result<std::convert::Infallible> {
         for step in due {
-            let at = origin_ns.saturating_add(i64::try_from(step.at_ns).unwrap_or(i64::MAX));
-            self.listen_until(at.saturating_sub(PREPARE_BEFORE_NS))
-                .await?;
-            self.backend(&step.subject)?.prepare(step.action).await?;
-            self.listen_until(at).await?;
-            let applied = self.backend(&step.subject)?.apply(step).await?;
-            self.applied(step, applied).await?;
+            self.play_one(step, origin_ns).await?;
         }
         self.listen_until(i64::MAX).await?;
         Err(Problem::new("the end of time was reached"))
+    }
+
+    /// What has to be there before a step.
+    pub async fn prepare(&mut self, step: &Due) -> Result<()> {
+        match self.backend(&step.subject) {
+            Ok(backend) => backend.prepare(step.action).await,
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Carries one step out now.
+    pub async fn carry_out(&mut self, step: &Due) -> Result<()> {
+        let (applied, scope) = match step.action {
+            Action::Drain | Action::Undrain => self.drain(step).await?,
+            _ if self.is_proxy(&step.subject) => {
+                (self.apply_to_proxies(step).await?, FaultScope::Proxy)
+            }
+            action => (
+                self.backend(&step.subject)?.apply(step).await?,
+                if action == Action::Start {
+                    FaultScope::Failback
+                } else {
+                    FaultScope::Backend
+                },
+            ),
+        };
+        self.applied(step, applied, scope).await
+    }
+
+    /// One step, due `at_ns` after `origin_ns`.
+    pub async fn play_one(&mut self, step: &Due, origin_ns: i64) -> Result<()> {
+        let at = origin_ns.saturating_add(i64::try_from(step.at_ns).unwrap_or(i64::MAX));
+        self.listen_until(at.saturating_sub(PREPARE_BEFORE_NS))
+            .await?;
+        self.prepare(step).await?;
+        self.listen_until(at).await?;
+        self.carry_out(step).await
+    }
+
+    /// Tells people something.
+    pub fn say(&mut self, text: &str) {
+        (self.say)(text);
+    }
+
+    /// The name of the backend that probes know by this identity.
+    pub fn backend_of(&self, identity: &str) -> Option<String> {
+        self.subjects
+            .iter()
+            .find(|subject| subject.identity.as_deref() == Some(identity))
+            .map(|subject| subject.name.clone())
+    }
+
+    /// The identity by which probes know a backend.
+    pub fn identity_of(&self, name: &str) -> Option<String> {
+        self.subjects
+            .iter()
+            .find(|subject| subject.name == name)
+            .and_then(|subject| subject.identity.clone())
+    }
+
+    /// What some proxy holds against some backend; none if every proxy that can be
+    /// asked believes in every one.
+    pub async fn doubts(&mut self) -> Option<String> {
+        for proxy in self.proxies.iter() {
+            let Some(mut viewer) = proxy.viewer() else {
+                continue;
+            };
+            match viewer.look().await {
+                Err(why) => return Some(format!("proxy `{}` does not tell: {why}", proxy.name())),
+                Ok(beliefs) => {
+                    let doubt = beliefs.iter().find(|b| b.state != "UP");
+                    if let Some(doubt) = doubt {
+                        return Some(format!(
+                            "proxy `{}` holds `{}` for {}",
+                            proxy.name(),
+                            doubt.backend,
+                            doubt.state
+                        ));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Cuts every client's connection at every backend.
+    pub async fn cut_clients(&mut self) -> Result<String> {
+        let mut said = Vec::new();
+        for backend in self.backends.iter_mut() {
+            let what = backend.cut_clients().await?;
+            said.push(format!("{} {what}", backend.name()));
+        }
+        Ok(said.join(", "))
+    }
+
+    /// Notes that a proxy changed its mind about a backend.
+    async fn note_view(&mut self, change: &Change) -> Result<()> {
+        let text = change.in_words();
+        (self.say)(&text);
+        self.note("proxy_view", &change.proxy, change.when, &text)
+            .await
+    }
+
+    /// Notes something that happened to all, and ends the horizon of what was
+    /// before: see the analysis of repetitions.
+    pub async fn note_reset(&mut self, asked: Span, detail: &str) -> Result<()> {
+        self.note("reset", "", asked, detail).await
+    }
+
+    async fn note(&mut self, step: &str, subject: &str, asked: Span, detail: &str) -> Result<()> {
+        let fault = Fault {
+            id: 0,
+            step: step.to_owned(),
+            subject: subject.to_owned(),
+            identity: None,
+            scope: FaultScope::Mark,
+            clock: self.clock.key(),
+            asked,
+            listener_refused: None,
+            held_cut: None,
+            gone: None,
+            cleared: None,
+            detail: detail.to_owned(),
+        };
+        self.record.record(&fault).await.map(|_| ())
+    }
+
+    fn is_proxy(&self, name: &str) -> bool {
+        name == EVERY_PROXY || self.proxies.iter().any(|proxy| proxy.name() == name)
+    }
+
+    async fn apply_to_proxies(&mut self, step: &Due) -> Result<Applied> {
+        let (telling, seen) = tokio::sync::mpsc::unbounded_channel();
+        let mut all = Parts::default();
+        let mut cleared: Option<Span> = None;
+        for proxy in self
+            .proxies
+            .iter_mut()
+            .filter(|proxy| step.subject == EVERY_PROXY || proxy.name() == step.subject)
+        {
+            let name = proxy.name().to_owned();
+            if let Err(why) = proxy.can(step.action) {
+                all.not_applicable(&name, &why);
+                continue;
+            }
+            let mut applied = proxy.apply(step).await?;
+            all.done(&name, applied.asked, &applied.detail);
+            cleared = cleared
+                .map(|span| hull(span, applied.cleared.unwrap_or(span)))
+                .or(applied.cleared);
+            let telling = telling.clone();
+            tokio::spawn(async move {
+                while let Some(seen) = applied.seen.recv().await {
+                    // With several proxies the moments are of the last one told.
+                    if telling.send(seen).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        let Some(asked) = all.asked else {
+            return Err(Problem::new(format!(
+                "`{}` of `{}` could not be done: {}",
+                step.action,
+                step.subject,
+                all.detail()
+            )));
+        };
+        Ok(Applied {
+            asked,
+            cleared,
+            detail: all.detail(),
+            seen,
+        })
+    }
+
+    /// Asks every proxy; a drain that none of them knows is only noted.
+    async fn drain(&mut self, step: &Due) -> Result<(Applied, FaultScope)> {
+        let on = step.action == Action::Drain;
+        let mut all = Parts::default();
+        let begin = self.clock.raw_ns();
+        for proxy in self.proxies.iter_mut() {
+            let name = proxy.name().to_owned();
+            if let Err(why) = proxy.can(step.action) {
+                all.not_applicable(&name, &why);
+                continue;
+            }
+            let earliest_ns = self.clock.raw_ns();
+            let detail = proxy.drain(&step.subject, on).await?;
+            let latest_ns = self.clock.raw_ns();
+            all.done(
+                &name,
+                Span {
+                    earliest_ns,
+                    latest_ns,
+                },
+                &detail,
+            );
+        }
+        let scope = if all.asked.is_some() {
+            FaultScope::Backend
+        } else {
+            FaultScope::Mark
+        };
+        let asked = all.asked.unwrap_or(Span {
+            earliest_ns: begin,
+            latest_ns: self.clock.raw_ns(),
+        });
+        let (_, seen) = tokio::sync::mpsc::unbounded_channel();
+        let applied = Applied {
+            asked,
+            cleared: (!on).then_some(asked),
+            detail: all.detail(),
+            seen,
+        };
+        Ok((applied, scope))
     }
 
     fn backend(&mut self, name: &str) -> Result<&mut Box<dyn Backend>> {
@@ -94,15 +320,19 @@ impl<'a> Player<'a> {
             .ok_or_else(|| Problem::new(format!("there is no backend `{name}`")))
     }
 
-    async fn listen_until(&mut self, at_ns: i64) -> Result<()> {
+    /// Records what witnesses see until then.
+    pub async fn listen_until(&mut self, at_ns: i64) -> Result<()> {
         loop {
             let clock = Arc::clone(&self.clock);
             let event = tokio::select! {
                 () = until(clock.as_ref(), at_ns) => Event::Due,
                 event = next_seen(&mut self.open) => event,
+                change = next_change(&mut self.views) => Event::View(change),
             };
             match event {
                 Event::Due => return Ok(()),
+                Event::View(Some(change)) => self.note_view(&change).await?,
+                Event::View(None) => self.views = None,
                 Event::Seen(index, None) => self.open[index].seen = None,
                 Event::Seen(index, Some(seen)) => self.saw(index, seen).await?,
             }
@@ -138,38 +368,43 @@ impl<'a> Player<'a> {
         self.record.record(fault).await.map(|_| ())
     }
 
-    async fn applied(&mut self, step: &Due, applied: Applied) -> Result<()> {
+    async fn applied(&mut self, step: &Due, applied: Applied, scope: FaultScope) -> Result<()> {
         (self.say)(&format!(
             "{} `{}`: {}",
             step.action, step.subject, applied.detail
         ));
         if let Some(cleared) = applied.cleared {
+            let of_drain = step.action == Action::Undrain;
             let undone = self.open.iter_mut().rev().find(|open| {
-                open.fault.subject == step.subject && open.fault.scope == FaultScope::Backend
+                let fault = &open.fault;
+                fault.subject == step.subject
+                    && matches!(fault.scope, FaultScope::Backend | FaultScope::Proxy)
+                    && (fault.step == Action::Drain.as_str()) == of_drain
             });
             if let Some(open) = undone {
                 open.fault.cleared = Some(cleared);
                 self.record.record(&open.fault).await?;
             }
         }
-        if step.action == Action::Resume {
+        let only_undoes = match step.action {
+            Action::Resume | Action::Undrain => true,
+            Action::Start => scope == FaultScope::Proxy,
+            _ => false,
+        };
+        if only_undoes {
             return Ok(());
         }
         let identity = self
             .subjects
             .iter()
-            .find(|subject| subject.name == step.subject)
+            .find(|subject| subject.name == step.subject && scope != FaultScope::Mark)
             .and_then(|subject| subject.identity.clone());
         let mut fault = Fault {
             id: 0,
             step: step.action.as_str().to_owned(),
             subject: step.subject.clone(),
             identity,
-            scope: if step.action == Action::Start {
-                FaultScope::Failback
-            } else {
-                FaultScope::Backend
-            },
+            scope,
             clock: self.clock.key(),
             asked: applied.asked,
             listener_refused: None,
@@ -189,6 +424,43 @@ impl<'a> Player<'a> {
     /// The faults so far, as far as they are known.
     pub fn faults(&self) -> impl Iterator<Item = &Fault> {
         self.open.iter().map(|open| &open.fault)
+    }
+}
+
+/// What was done to several proxies.
+#[derive(Default)]
+struct Parts {
+    asked: Option<Span>,
+    said: Vec<String>,
+}
+
+impl Parts {
+    fn done(&mut self, name: &str, asked: Span, detail: &str) {
+        self.asked = Some(self.asked.map_or(asked, |span| hull(span, asked)));
+        self.said.push(format!("{name}: {detail}"));
+    }
+
+    fn not_applicable(&mut self, name: &str, why: &str) {
+        self.said.push(format!("{name}: {why}"));
+    }
+
+    fn detail(&self) -> String {
+        self.said.join("; ")
+    }
+}
+
+fn hull(a: Span, b: Span) -> Span {
+    Span {
+        earliest_ns: a.earliest_ns.min(b.earliest_ns),
+        latest_ns: a.latest_ns.max(b.latest_ns),
+    }
+}
+
+/// The next change of a proxy's mind; waits for ever if nobody looks.
+async fn next_change(views: &mut Option<Watching>) -> Option<Change> {
+    match views {
+        Some(views) => views.changes.recv().await,
+        None => std::future::pending().await,
     }
 }
 

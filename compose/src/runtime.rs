@@ -46,8 +46,33 @@ pub trait Backend {
     fn prepare(&mut self, action: Action) -> LocalBoxFuture<'_, Result<()>>;
     /// Carries out a step.
     fn apply<'a>(&'a mut self, due: &'a Due) -> LocalBoxFuture<'a, Result<Applied>>;
+    /// Cuts the connections of all clients, as an administrator who ends them, and
+    /// serves on; tells how many, or what it did. One that is down has none.
+    fn cut_clients(&mut self) -> LocalBoxFuture<'_, Result<String>>;
     /// Ends it for good; nothing of it is left when this returns.
     fn shut_down(&mut self) -> LocalBoxFuture<'_, ()>;
+}
+
+/// What a proxy believes of one of its backends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Belief {
+    /// The backend's name.
+    pub backend: String,
+    /// The proxy's own word: `UP`, `DOWN`, `DRAIN` ...
+    pub state: String,
+    /// Why, by the proxy's own last check; empty if it says nothing.
+    pub check: String,
+    /// Connections it holds to that backend, if it tells.
+    pub sessions: Option<u64>,
+}
+
+/// What is waited for of a proxy that looks at its backends.
+pub type Beliefs = std::result::Result<Vec<Belief>, String>;
+
+/// Asks a proxy what it believes, from any task; survives the proxy's restart.
+pub trait Viewer: Send {
+    /// Its present view.
+    fn look(&mut self) -> futures::future::BoxFuture<'_, Beliefs>;
 }
 
 /// What clients connect to.
@@ -58,6 +83,14 @@ pub trait Proxy {
     fn address(&self) -> SocketAddr;
     /// What it is, with its version, for people.
     fn program(&self) -> String;
+    /// Whether `action` can be done to it (or, a drain, by it); if not, why.
+    fn can(&self, action: Action) -> std::result::Result<(), String>;
+    /// Carries out a step on the proxy itself.
+    fn apply<'a>(&'a mut self, due: &'a Due) -> LocalBoxFuture<'a, Result<Applied>>;
+    /// Gives a backend no new work, or again; tells what was done.
+    fn drain<'a>(&'a mut self, backend: &'a str, on: bool) -> LocalBoxFuture<'a, Result<String>>;
+    /// How to ask what it believes; none where it has nothing to ask.
+    fn viewer(&self) -> Option<Box<dyn Viewer>>;
     /// Ends it for good; nothing of it is left when this returns.
     fn shut_down(&mut self) -> LocalBoxFuture<'_, ()>;
 }

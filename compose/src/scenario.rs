@@ -80,6 +80,10 @@ words!(
         L4Passthrough = "l4-passthrough",
         /// Our own, speaking the protocol, that reconnects to another backend.
         L7Reconnecting = "l7-reconnecting",
+        /// Our own, which carries sessions over to another backend.
+        L7Migrating = "l7-migrating",
+        /// Our own, whose clients share backend connections.
+        L7Multiplexing = "l7-multiplexing",
         /// HAProxy in TCP mode, with TCP health checks.
         Haproxy = "haproxy",
         /// HAProxy, with health checks that log in.
@@ -93,7 +97,10 @@ impl ProxyKind {
     /// The runtime whose proxy this is.
     pub const fn runtime(self) -> RuntimeKind {
         match self {
-            Self::L4Passthrough | Self::L7Reconnecting => RuntimeKind::Embedded,
+            Self::L4Passthrough
+            | Self::L7Reconnecting
+            | Self::L7Migrating
+            | Self::L7Multiplexing => RuntimeKind::Embedded,
             Self::Haproxy | Self::HaproxyMysqlCheck | Self::HaproxyMysqlCheckShutdown => {
                 RuntimeKind::Process
             }
@@ -116,24 +123,43 @@ words!(
         Resume = "resume",
         /// Starts a stopped or killed subject again.
         Start = "start",
+        /// A `stop`, and a `start` after the step's `duration`.
+        Restart = "restart",
+        /// Asks the proxies, by their admin interfaces, to give a backend no new
+        /// work.
+        Drain = "drain",
+        /// Undoes a `drain`.
+        Undrain = "undrain",
     }
 );
 
 impl Action {
-    /// Whether this hurts; the others undo.
+    /// Those that a command line may ask for instead of a scenario's.
+    pub const FAULTS: &'static [&'static str] = &["stop", "kill", "hang", "black_hole"];
+
+    /// Whether this hurts; the others undo or prepare.
     pub const fn is_fault(self) -> bool {
         matches!(self, Self::Stop | Self::Kill | Self::Hang | Self::BlackHole)
+    }
+
+    /// Whether a `duration` can undo it.
+    pub const fn takes_duration(self) -> bool {
+        self.is_fault() || matches!(self, Self::Restart | Self::Drain)
     }
 
     /// What undoes it.
     pub const fn undone_by(self) -> Option<Self> {
         match self {
-            Self::Stop | Self::Kill => Some(Self::Start),
+            Self::Stop | Self::Kill | Self::Restart => Some(Self::Start),
             Self::Hang | Self::BlackHole => Some(Self::Resume),
-            Self::Resume | Self::Start => None,
+            Self::Drain => Some(Self::Undrain),
+            Self::Resume | Self::Start | Self::Undrain => None,
         }
     }
 }
+
+/// The subject of a step that is done to every proxy at once.
+pub const EVERY_PROXY: &str = "proxies";
 
 /// Who probes each target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -191,7 +217,7 @@ pub struct Step {
     pub at_ns: u64,
     /// What is done.
     pub action: Action,
-    /// To which backend.
+    /// To which backend or proxy, or [`EVERY_PROXY`].
     pub subject: String,
     /// It is done up to this much later, at random.
     pub jitter_ns: u64,
@@ -248,7 +274,10 @@ impl fmt::Display for ScenarioErrors {
             if index > 0 {
                 writeln!(f)?;
             }
-            write!(f, "{}: {error}", self.origin)?;
+            if error.line > 0 {
+                write!(f, "{}: ", self.origin)?;
+            }
+            write!(f, "{error}")?;
             if !error.hint.is_empty() {
                 write!(f, "\n  {}", error.hint)?;
             }
@@ -258,6 +287,13 @@ impl fmt::Display for ScenarioErrors {
 }
 
 impl std::error::Error for ScenarioErrors {}
+
+impl ScenarioErrors {
+    /// Whether the command line is wrong, and not the file.
+    pub fn is_command_line(&self) -> bool {
+        self.errors.iter().all(|error| error.line == 0)
+    }
+}
 
 /// What a command line changes about a scenario.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -272,6 +308,8 @@ pub struct Overrides {
     pub no_jitter: bool,
     /// These proxies instead of the scenario's.
     pub proxies: Vec<ProxyKind>,
+    /// All times of the timeline, and the run's, are divided by this.
+    pub faster: Option<u32>,
 }
 
 impl Scenario {
@@ -293,7 +331,7 @@ impl Scenario {
         };
         let mut scenario = parse::parse(text).map_err(failed)?;
         scenario.apply(overrides);
-        let errors = rules::check(&scenario);
+        let errors = rules::check(&scenario, overrides);
         if errors.is_empty() {
             Ok(scenario)
         } else {
@@ -319,18 +357,31 @@ impl Scenario {
                 }
             }
         }
+        if let Some(divisor) = overrides.faster.map(|by| u64::from(by.max(1))) {
+            self.duration_ns /= divisor;
+            for step in &mut self.timeline {
+                step.at_ns /= divisor;
+                step.jitter_ns /= divisor;
+                step.duration_ns = step.duration_ns.map(|ns| ns / divisor);
+            }
+        }
         if let Some(duration_ns) = overrides.duration_ns {
             self.duration_ns = duration_ns;
         }
         if let Some(fault) = overrides.fault {
-            for step in self
-                .timeline
-                .iter_mut()
-                .filter(|step| step.action.is_fault())
-            {
-                step.action = fault;
-                if fault != Action::Stop {
-                    step.grace_ns = None;
+            for step in &mut self.timeline {
+                match step.action {
+                    action if action.is_fault() => {
+                        step.action = fault;
+                        if fault != Action::Stop {
+                            step.grace_ns = None;
+                        }
+                    }
+                    // What undid the other fault undoes this one.
+                    Action::Start | Action::Resume => {
+                        step.action = fault.undone_by().unwrap_or(step.action);
+                    }
+                    _ => {}
                 }
             }
         }

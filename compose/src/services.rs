@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
 
-use crate::children::{Child, Itself, tail};
+use crate::children::{Child, tail};
 use crate::control::Control;
 use crate::error::{Problem, Result};
 use crate::folder::{LabFolder, write_private};
@@ -43,12 +43,12 @@ impl Services {
     /// Starts both and waits until the agent offers all its targets. Must be
     /// called on a thread that lives as long as they do (see `children`).
     pub async fn start(
-        itself: &Itself,
         folder: &LabFolder,
         data: &Path,
         setup: &AgentSetup<'_>,
         clock: &dyn Clock,
     ) -> Result<Self> {
+        let itself = folder.itself();
         let deadline = clock.raw_ns() + UP_WITHIN_NS;
         let aggregator_log = folder.path().join("aggregator.log");
         let address_file = folder.path().join("aggregator.address");

@@ -15,7 +15,7 @@ pub struct Due {
     pub at_ns: u64,
     /// What is done.
     pub action: Action,
-    /// To which backend.
+    /// To which backend or proxy, or every proxy.
     pub subject: String,
     /// Of a `stop`: killed if it is still there after this long.
     pub grace_ns: Option<u64>,
@@ -33,13 +33,19 @@ pub fn schedule(steps: &[Step], mut draw: impl FnMut(u64) -> u64) -> Vec<Due> {
             draw(step.jitter_ns)
         };
         let at_ns = step.at_ns.saturating_add(drawn);
+        // A restart without a duration: as soon as it is gone, which the start
+        // waits for.
+        let (action, lasts) = match step.action {
+            Action::Restart => (Action::Stop, Some(step.duration_ns.unwrap_or(0))),
+            action => (action, step.duration_ns),
+        };
         due.push(Due {
             at_ns,
-            action: step.action,
+            action,
             subject: step.subject.clone(),
             grace_ns: step.grace_ns,
         });
-        if let (Some(after), Some(undo)) = (step.duration_ns, step.action.undone_by()) {
+        if let (Some(after), Some(undo)) = (lasts, step.action.undone_by()) {
             due.push(Due {
                 at_ns: at_ns.saturating_add(after),
                 action: undo,
@@ -103,6 +109,17 @@ mod tests {
         assert_eq!(due.len(), 2);
         assert_eq!(due[1].action, Action::Resume);
         assert_eq!(due[1].at_ns - due[0].at_ns, 4 * S);
+    }
+
+    #[test]
+    fn a_restart_is_a_stop_and_a_start() {
+        for (lasts, apart) in [(None, 0), (Some(3 * S), 3 * S)] {
+            let due = schedule(&[step(10 * S, Action::Restart, 0, lasts)], seeded(3));
+            assert_eq!(
+                due.iter().map(|d| (d.at_ns, d.action)).collect::<Vec<_>>(),
+                [(10 * S, Action::Stop), (10 * S + apart, Action::Start)]
+            );
+        }
     }
 
     #[test]

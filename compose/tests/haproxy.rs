@@ -4,19 +4,7 @@
 
 mod common;
 
-use gapscope_lab::runtime::process::find;
 use serde_json::Value;
-
-#[expect(clippy::print_stdout, reason = "a test says that it was skipped")]
-fn installed() -> bool {
-    let none = find::Named::new();
-    let found = find::find(&none, &["mariadbd", "mysqld"], "").is_ok()
-        && find::find(&none, &["haproxy"], "").is_ok();
-    if !found {
-        println!("skipped: haproxy and mariadbd are not both installed");
-    }
-    found
-}
 
 /// Runs the lab with one step at 2 s; gives exit code, summary and text report.
 fn measure(duration: &str, step: &str, subject: &str, timeout: &str) -> (i32, Value, String) {
@@ -93,7 +81,7 @@ fn row<'a>(summary: &'a Value, style: &str) -> &'a Value {
 
 #[test]
 fn a_stopped_server_cuts_every_client_until_the_health_check_notices() {
-    if !installed() {
+    if !common::real::are_installed() {
         return;
     }
     let (code, summary, text) = measure("10s", "stop", "db-1", "5s");
@@ -122,7 +110,7 @@ fn a_stopped_server_cuts_every_client_until_the_health_check_notices() {
 
 #[test]
 fn a_hung_server_behind_a_green_check_is_an_outage_without_an_end() {
-    if !installed() {
+    if !common::real::are_installed() {
         return;
     }
     let (code, summary, text) = measure("8s", "hang", "db-1", "1s");
@@ -145,7 +133,7 @@ fn a_hung_server_behind_a_green_check_is_an_outage_without_an_end() {
 
 #[test]
 fn a_server_that_nobody_used_tests_nothing() {
-    if !installed() {
+    if !common::real::are_installed() {
         return;
     }
     let (code, summary, text) = measure("4s", "kill", "db-2", "5s");

@@ -11,14 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use common::real;
 use gapscope_aggregator::analyse::row::{Scope, Window};
 use gapscope_aggregator::analyse::run::analyse;
 use gapscope_aggregator::store::reader::RunFolder;
-use gapscope_lab::children::Itself;
-use gapscope_lab::lab::{Lab, Make};
-use gapscope_lab::runtime::process::find;
-use gapscope_lab::scenario::{Action, BackendKind, Scenario};
-use gapscope_lab::timeline::Due;
+use gapscope_lab::scenario::Action;
 use gapscope_proto::clock::{Clock, SystemClock};
 use gapscope_proto::sample::Style;
 use mysql_async::prelude::Queryable;
@@ -122,16 +119,6 @@ name = "haproxy"
 kind = "haproxy"
 "#;
 
-fn missing() -> Option<&'static str> {
-    let none = find::Named::new();
-    if find::find(&none, &["mariadbd", "mysqld"], "").is_err() {
-        return Some("mariadbd");
-    }
-    find::find(&none, &["haproxy"], "")
-        .is_err()
-        .then_some("haproxy")
-}
-
 #[expect(
     clippy::print_stdout,
     reason = "a test says what it saw, or that it was skipped"
@@ -151,8 +138,7 @@ fn both_agree_on_a_killed_server() {
 }
 
 fn observe(action: Action) {
-    if let Some(program) = missing() {
-        say(&format!("skipped: {program} is not installed"));
+    if !real::are_installed() {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -161,27 +147,9 @@ fn observe(action: Action) {
         .expect("a runtime");
     let (folder, run, held, fresh) = tokio::task::LocalSet::new().block_on(&runtime, async {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let scenario = Scenario::parse("observed.toml", SCENARIO).expect("a scenario");
-        let mut lab = Lab::up(
-            Make {
-                scenario: &scenario,
-                backend: BackendKind::Mariadb,
-                itself: Itself::at(env!("CARGO_BIN_EXE_gapscope-lab")),
-                named: find::Named::new(),
-                clock: Arc::new(SystemClock::new()),
-            },
-            |_| (),
-        )
-        .await
-        .expect("the lab comes up");
+        let mut lab = real::up(SCENARIO).await;
         let proxy = lab.proxies[0].address();
-        let secret = folder.path().join("password");
-        std::fs::write(&secret, &lab.login.password).expect("the password is written");
-        let config = format!(
-            "[[target]]\nname = \"haproxy\"\naddress = \"{proxy}\"\nuser = \"{}\"\npassword_file = \"{}\"\n",
-            lab.login.user,
-            secret.display()
-        );
+        let config = real::agent_config(&lab, folder.path(), proxy);
         let data = folder.path().to_owned();
         // Started from this thread, which lives as long as they should: a child's
         // parent-death signal follows the thread that made it.
@@ -189,8 +157,19 @@ fn observe(action: Action) {
         let _agent = common::agent(&aggregator, "prober", &config);
         common::wait_for_agent(&aggregator, "prober");
         let run = aggregator.command(&[
-            "start", "--target", "haproxy", "--duration", "60s", "--reused", "2", "--patient",
-            "0", "--new", "1", "--new-interval", "100ms",
+            "start",
+            "--target",
+            "haproxy",
+            "--duration",
+            "60s",
+            "--reused",
+            "2",
+            "--patient",
+            "0",
+            "--new",
+            "1",
+            "--new-interval",
+            "100ms",
         ]);
 
         let held = Observer::start(proxy, &lab.login.user, &lab.login.password, true);
@@ -198,13 +177,10 @@ fn observe(action: Action) {
         // Healthy for a while, so that a last good probe is there.
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         lab.backends[0].prepare(action).await.expect("witnesses");
-        let due = Due {
-            at_ns: 0,
-            action,
-            subject: "db-1".into(),
-            grace_ns: None,
-        };
-        let applied = lab.backends[0].apply(&due).await.expect("the fault is done");
+        let applied = lab.backends[0]
+            .apply(&real::now(action))
+            .await
+            .expect("the fault is done");
         // HAProxy needs two checks of 2 s, a client one more second to retry.
         tokio::time::sleep(Duration::from_secs(9)).await;
         drop(applied);

@@ -115,6 +115,7 @@ async fn play(
     let mut player = Player::new(
         Arc::clone(clock),
         &mut lab.backends,
+        &mut lab.proxies,
         subjects,
         &mut kept,
         &mut say,

@@ -22,16 +22,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use common::real;
 use gapscope_aggregator::align::map::Relation;
 use gapscope_aggregator::analyse::across::View;
 use gapscope_aggregator::analyse::row::{Scope, Window};
 use gapscope_aggregator::analyse::run::{Analysis, analyse};
 use gapscope_aggregator::store::reader::RunFolder;
-use gapscope_lab::children::Itself;
-use gapscope_lab::lab::{Lab, Make};
-use gapscope_lab::runtime::process::find;
-use gapscope_lab::scenario::{Action, BackendKind, Scenario};
-use gapscope_lab::timeline::Due;
+use gapscope_lab::scenario::Action;
 use gapscope_proto::clock::{Clock, ClockKey, SystemClock};
 use gapscope_proto::sample::Style;
 use mysql_async::prelude::Queryable;
@@ -273,12 +270,8 @@ fn aligned(analysis: &Analysis, clock: &ClockKey, window: &Window) -> Outage {
 
 #[test]
 fn two_hosts_and_an_observer_agree_on_one_timeline() {
-    let none = find::Named::new();
-    for names in [&["mariadbd", "mysqld"][..], &["haproxy"]] {
-        if find::find(&none, names, "").is_err() {
-            println!("skipped: {} is not installed", names[0]);
-            return;
-        }
+    if !real::are_installed() {
+        return;
     }
     let hosts = match Hosts::make(2) {
         Ok(hosts) => hosts,
@@ -297,9 +290,12 @@ fn two_hosts_and_an_observer_agree_on_one_timeline() {
     let analysis =
         analyse(&RunFolder::open(&folder.path().join(&run)).expect("a run")).expect("analysed");
     check(&analysis, observed(&seen), killed);
+    let figure = folder.path().join("clock.svg");
     let text = common::lab()
         .args(["aggregator", "clock", &run, "--width", "160", "--data"])
         .arg(folder.path())
+        .arg("--svg")
+        .arg(&figure)
         .output()
         .expect("the command runs");
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
@@ -308,6 +304,15 @@ fn two_hosts_and_an_observer_agree_on_one_timeline() {
         text.contains("host-0") && text.contains("-5000.0"),
         "{text}"
     );
+    let figure = std::fs::read_to_string(figure).expect("the figure is written");
+    for word in [
+        "host-0 (clock",
+        "host-1 (clock",
+        "offset -5000.",
+        "offset -9000.",
+    ] {
+        assert!(figure.contains(word), "{word}: {figure}");
+    }
     let report = common::lab()
         .args(["aggregator", "report", &run, "--width", "200", "--data"])
         .arg(folder.path())
@@ -322,29 +327,11 @@ fn two_hosts_and_an_observer_agree_on_one_timeline() {
 /// killed.
 async fn measure(hosts: &Hosts) -> (tempfile::TempDir, String, Vec<Seen>, (i64, i64)) {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let scenario = Scenario::parse("two-hosts.toml", SCENARIO).expect("a scenario");
     let clock = SystemClock::new();
-    let mut lab = Lab::up(
-        Make {
-            scenario: &scenario,
-            backend: BackendKind::Mariadb,
-            itself: Itself::at(env!("CARGO_BIN_EXE_gapscope-lab")),
-            named: find::Named::new(),
-            clock: Arc::new(SystemClock::new()),
-        },
-        |_| (),
-    )
-    .await
-    .expect("the lab comes up");
+    let mut lab = real::up(SCENARIO).await;
     let proxy = lab.proxies[0].address();
     let reached_at = forward(hosts.outside, proxy);
-    let secret = folder.path().join("password");
-    std::fs::write(&secret, &lab.login.password).expect("the password is written");
-    let config = format!(
-        "[[target]]\nname = \"haproxy\"\naddress = \"{reached_at}\"\nuser = \"{}\"\npassword_file = \"{}\"\n",
-        lab.login.user,
-        secret.display()
-    );
+    let config = real::agent_config(&lab, folder.path(), reached_at);
     let aggregator = common::Aggregator::start_at(
         folder.path(),
         &SocketAddr::new(hosts.outside, 0).to_string(),
@@ -389,15 +376,9 @@ async fn measure(hosts: &Hosts) -> (tempfile::TempDir, String, Vec<Seen>, (i64, 
         .prepare(Action::Kill)
         .await
         .expect("witnesses");
-    let due = Due {
-        at_ns: 0,
-        action: Action::Kill,
-        subject: "db-1".into(),
-        grace_ns: None,
-    };
     let begin = clock.raw_ns();
     let applied = lab.backends[0]
-        .apply(&due)
+        .apply(&real::now(Action::Kill))
         .await
         .expect("the server is killed");
     let killed = (begin, clock.raw_ns());

@@ -120,6 +120,53 @@ impl Values {
     }
 }
 
+impl Values {
+    /// The value at each of `points` shares from half on towards 1, each halving
+    /// (and less) what lies beyond: for a curve whose axis counts nines. The last
+    /// point is the largest.
+    pub fn curve(mut self) -> Vec<(f64, Value)> {
+        self.answered.sort_unstable();
+        let mut lower = self.answered.clone();
+        lower.extend_from_slice(&self.unanswered);
+        lower.sort_unstable();
+        let count = self.answered.len() + self.unanswered.len();
+        let largest = self.answered.last().copied().unwrap_or(0);
+        let mut found: Vec<(f64, Value)> = Vec::new();
+        let mut last_rank = 0;
+        for step in 0.. {
+            // What lies beyond: 1, then an eighth of a decade less each time.
+            let beyond = 10f64.powf(-f64::from(step) / 8.0);
+            let is_last = beyond * count as f64 <= 1.0;
+            let rank = if is_last {
+                count
+            } else {
+                (((1.0 - beyond) * count as f64).ceil() as usize).clamp(1, count)
+            };
+            if count == 0 {
+                break;
+            }
+            if rank != last_rank {
+                let value = match self.answered.get(rank - 1) {
+                    Some(ns) => Value {
+                        ns: *ns,
+                        is_more_than: false,
+                    },
+                    None => Value {
+                        ns: lower[rank - 1].max(largest),
+                        is_more_than: true,
+                    },
+                };
+                found.push((rank as f64 / count as f64, value));
+                last_rank = rank;
+            }
+            if is_last {
+                break;
+            }
+        }
+        found
+    }
+}
+
 /// ceil(q * n), from 1.
 fn nearest_rank(permille: usize, count: usize) -> Option<usize> {
     (count > 0).then(|| (permille * count).div_ceil(1000).max(1))
@@ -187,6 +234,26 @@ mod tests {
             of(&(1..=10_000).collect::<Vec<_>>(), &[]).p999,
             known(9_990)
         );
+    }
+
+    #[test]
+    fn a_curve_is_made_of_values_that_were_measured_and_ends_with_the_largest() {
+        let values = Values {
+            answered: (1..=10_000).collect(),
+            unanswered: vec![77; 2],
+        };
+        let curve = values.curve();
+        assert_eq!(curve.last().map(|c| c.1), more(10_000));
+        assert_eq!(curve.last().map(|c| c.0), Some(1.0));
+        assert!(
+            curve
+                .windows(2)
+                .all(|w| w[0].0 < w[1].0 && w[0].1.ns <= w[1].1.ns)
+        );
+        let at = |q: f64| curve.iter().find(|c| c.0 >= q).expect("there").1.ns;
+        assert_eq!(at(0.9), 9_002);
+        assert!((9_902..=9_903).contains(&at(0.99)));
+        assert_eq!(Values::default().curve(), []);
     }
 
     #[test]

@@ -383,6 +383,7 @@ pub fn clients(
         samples::OUTCOME,
         samples::CAUSE,
         samples::ERROR_CODE,
+        samples::ERROR,
         samples::CONNECTION,
         samples::CONNECTION_ID,
         samples::BACKEND,
@@ -453,6 +454,7 @@ fn probes(
     })?;
     let causes = words(table, samples::CAUSE, |word| word.parse().ok())?;
     let backends = words(table, samples::BACKEND, |word| names.number(word))?;
+    let errors = words(table, samples::ERROR, |word| names.number(word))?;
     let clients = table.column(samples::CLIENT)?.u16()?;
     let slots = table.column(samples::SLOT)?.u64()?;
     let scheduled = table.column(samples::SCHEDULED_NS)?.i64()?;
@@ -499,6 +501,7 @@ fn probes(
                 outcome,
                 cause: causes[i].flatten(),
                 error_code,
+                error: errors[i],
                 connection,
                 connection_id,
                 backend: backends[i],

@@ -6,15 +6,20 @@
 //! through in a fault, [`fate`] and [`verdict`] what that is called, [`latency`]
 //! and [`changes`] the rest; [`row`] puts it together for one target, style and
 //! kind, [`across`] for several agents on one timeline ([`timeline`]), [`run`] for
-//! a run.
+//! a run, with its faults by each clock ([`local`]), its [`books`] and what speaks
+//! against it ([`caveat`]).
 
 pub mod across;
+pub mod books;
+pub mod caveat;
 pub mod changes;
 pub mod fate;
 pub mod fault;
 pub mod latency;
 pub mod load;
+pub mod local;
 pub mod merge;
+pub mod repeat;
 pub mod row;
 pub mod run;
 pub mod series;

@@ -37,6 +37,8 @@ pub struct Probe {
     pub cause: Option<Cause>,
     /// MySQL error number.
     pub error_code: Option<u16>,
+    /// What was said: index into the run's names.
+    pub error: Option<u32>,
     /// The client's own number of its connection.
     pub connection: Option<u32>,
     /// `CONNECTION_ID()`, comparable within one backend only.
@@ -391,6 +393,7 @@ pub(crate) mod testing {
             outcome: Outcome::Ok,
             cause: None,
             error_code: None,
+            error: None,
             connection: Some(1),
             connection_id: Some(7),
             backend: Some(0),

@@ -95,6 +95,7 @@ fn simulate(case: &Case) -> ClientSeries {
             outcome,
             cause,
             error_code: None,
+            error: None,
             connection: ok.then_some(connection),
             connection_id: ok.then_some(u64::from(connection)),
             backend: ok.then_some(0),

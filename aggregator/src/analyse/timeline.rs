@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gapscope_proto::clock::ClockKey;
+use gapscope_proto::host::Exchange;
 
 use super::load::{self, AgentClock, LoadError};
 use super::run::Caveat;
@@ -17,8 +18,25 @@ pub struct Aligned {
     pub agent: AgentClock,
     /// How many exchanges it has.
     pub exchanges: usize,
+    /// When each was begun and how long it took there and back, without the
+    /// aggregator's own share, in ns; those that cannot be left out.
+    pub round_trips: Vec<(i64, i64)>,
     /// By how much the host's wall clock is off, if by more than the bounds.
     pub wall_error: Option<WallError>,
+}
+
+fn round_trips(exchanges: &[Exchange]) -> Vec<(i64, i64)> {
+    let mut found: Vec<(i64, i64)> = exchanges
+        .iter()
+        .filter_map(|e| {
+            let away = e.a2_ns.checked_sub(e.a1_ns)?;
+            let there = e.s2_ns.checked_sub(e.s1_ns)?;
+            let took = away.checked_sub(there)?;
+            (took >= 0 && there >= 0).then_some((e.a1_ns, took))
+        })
+        .collect();
+    found.sort_unstable();
+    found
 }
 
 /// Every agent clock of a run, in the manifest's order.
@@ -96,6 +114,7 @@ pub fn timelines(folder: &RunFolder) -> Result<Timelines, LoadError> {
             };
             Aligned {
                 exchanges: known.exchanges.len(),
+                round_trips: round_trips(&known.exchanges),
                 wall_error,
                 agent,
             }

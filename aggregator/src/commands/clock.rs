@@ -3,12 +3,13 @@
 
 use std::path::PathBuf;
 
-use super::report::layout;
+use anyhow::Context;
+
+use super::shown::Shown;
 use crate::analyse::timeline::{Aligned, timelines};
 use crate::exit::Exit;
 use crate::output;
-use crate::report::{clock, text};
-use crate::store::RunFolder;
+use crate::report::{clock, clock_plot, text};
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -22,18 +23,14 @@ pub enum Format {
 /// Its arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A run's id, the beginning of it, `latest`, or its folder.
-    #[arg(value_name = "RUN|FOLDER")]
-    run: String,
+    #[command(flatten)]
+    shown: Shown,
     /// How to print.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Columns of the text; the terminal's by default, or 80.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(60..=1000))]
-    width: Option<u16>,
-    /// Where runs are kept.
-    #[arg(long, default_value = "./runs", value_name = "DIR")]
-    data: PathBuf,
+    /// Also write the figure (offset band, bound, round trips) to this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 fn view(aligned: &Aligned) -> clock::AgentClock<'_> {
@@ -46,6 +43,7 @@ fn view(aligned: &Aligned) -> clock::AgentClock<'_> {
             .first()
             .map_or(0, |(_, life)| life.origin_ns),
         exchanges: aligned.exchanges,
+        round_trips: &aligned.round_trips,
         wall_error: aligned.wall_error,
     }
 }
@@ -55,9 +53,16 @@ fn view(aligned: &Aligned) -> clock::AgentClock<'_> {
 /// # Errors
 /// When there is no such run, or it cannot be read.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
-    let folder = RunFolder::find(&args.data, &args.run)?;
+    let folder = args.shown.open()?;
     let found = timelines(&folder)?;
     let agents: Vec<clock::AgentClock<'_>> = found.agents.iter().map(view).collect();
+    let plots = clock_plot::plots(&found.clocks, &agents);
+    if let Some(path) = &args.svg {
+        let figure = clock_plot::all(&plots).document();
+        std::fs::write(path, figure)
+            .with_context(|| format!("cannot write the figure {}", path.display()))?;
+        output::note(format!("written: {}", path.display()));
+    }
     let text = match args.format {
         Format::Json => {
             let mut json = clock::as_json(&found.clocks, &agents);
@@ -68,12 +73,12 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
             let caveats: Vec<String> = found.caveats.iter().map(|c| c.text.clone()).collect();
             let tables: Vec<_> = [
                 clock::epoch_table(&found.clocks, &agents),
-                clock::bound_table(&found.clocks, &agents),
+                clock_plot::sketch(&plots),
             ]
             .into_iter()
             .filter(|table| !table.rows.is_empty())
             .collect();
-            text::tables(&tables, &caveats, layout(args.width))
+            text::tables(&tables, &caveats, args.shown.layout())
         }
     };
     output::data(text.trim_end());

@@ -5,24 +5,23 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use gapscope_proto::clock::{Clock, SystemClock};
-use gapscope_proto::host::{Anchor, HostRecord};
+use gapscope_proto::host::{Anchor, HostFacts, HostRecord};
 use gapscope_proto::ids::{Incarnation, RunId};
 use gapscope_proto::small_file;
 
-use super::report;
 use crate::exit::Exit;
 use crate::import::lab08::{self, GivenFault, Imported};
-use crate::import::spool::{self, Spool, SpoolError};
-use crate::import::take_in::{Now, TakeInError, take_in};
-use crate::ingest::ending::since_planned_end;
-use crate::output;
+use crate::output::{self, hinted};
+use crate::overhead::store::Writer;
+use crate::overhead::{published, record};
+use crate::store::RunStore;
 use crate::store::disk::Disk;
-use crate::store::lock::DataLock;
 use crate::store::manifest::{
     AgentEntry, FORMAT_VERSION, IncarnationEntry, Manifest, RunState, Schedule,
 };
-use crate::store::{RunFolder, RunStore};
 use crate::utc;
+
+mod spools;
 
 /// What kind of data it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -31,6 +30,9 @@ pub enum Format {
     Spool,
     /// The published samples of lab-08: a file.
     Lab08,
+    /// Totals as a study prints them: rows `version / clients`, columns targets,
+    /// the first of which is the server alone.
+    OverheadTable,
 }
 
 /// Its arguments.
@@ -43,6 +45,10 @@ pub struct Args {
     /// first probe's begin; may be given several times.
     #[arg(long = "fault", value_name = "STEP@AFTER=BACKEND")]
     faults: Vec<GivenFault>,
+    /// How many statements each total of an overhead table is of.
+    #[arg(long, value_name = "N", default_value_t = 10_000,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    statements: u64,
     /// Spools (an agent's `DATA/spool/ID`, or its DATA), or files of which each
     /// becomes a run.
     #[arg(required = true, value_name = "PATH")]
@@ -58,14 +64,13 @@ pub struct Args {
 /// When something cannot be read or is not of the format, or a run cannot be
 /// written.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
-    let mut exit = Exit::Ok;
-    let is_spool = |path: &PathBuf| match args.format {
-        Some(format) => format == Format::Spool,
-        None => path.is_dir(),
-    };
-    let (spools, files): (Vec<_>, Vec<_>) = args.paths.into_iter().partition(is_spool);
-    if !spools.is_empty() && !args.faults.is_empty() {
-        output::error(&output::hinted(
+    let (folders, files): (Vec<_>, Vec<_>) =
+        args.paths.into_iter().partition(|path| match args.format {
+            Some(format) => format == Format::Spool,
+            None => path.is_dir(),
+        });
+    if !folders.is_empty() && !args.faults.is_empty() {
+        output::error(&hinted(
             "--fault is for lab08 files: a spool says nothing about faults",
             "leave it out, or import the file by itself",
         ));
@@ -73,7 +78,12 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
     }
     for file in &files {
         let run_id = RunId::generate();
-        let folder = import_lab08(file, run_id, &args.faults, &args.data)?;
+        let folder = match args.format {
+            Some(Format::OverheadTable) => {
+                import_table(file, run_id, args.statements, &args.faults, &args.data)?
+            }
+            _ => import_lab08(file, run_id, &args.faults, &args.data)?,
+        };
         output::note(format!(
             "imported {} into {}",
             file.display(),
@@ -81,90 +91,77 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         ));
         output::data(run_id);
     }
-    if !spools.is_empty() {
-        let _lock = DataLock::take(&args.data)?;
-        for path in &spools {
-            let found = spool::find(path);
-            if found.is_empty() {
-                return Err(output::hinted(
-                    format!("there is no spool in `{}`", path.display()),
-                    "give an agent's --data folder, or the folder DATA/spool/ID in it",
-                ));
-            }
-            for folder in found {
-                if import_spool(&folder, &args.data)? == Exit::DataLost {
-                    exit = Exit::DataLost;
-                }
-            }
-        }
+    if folders.is_empty() {
+        return Ok(Exit::Ok);
     }
-    Ok(exit)
+    spools::import(&folders, &args.data)
 }
 
-/// Takes in one agent's spool and reports on its runs anew; says whether anything
-/// is lost of them.
-fn import_spool(folder: &Path, data: &Path) -> anyhow::Result<Exit> {
-    let spool = Spool::open(folder).map_err(|error| match &error {
-        SpoolError::InUse(_) => output::hinted(
-            &error,
-            "let the agent deliver it, or stop the agent and import again",
-        ),
-        SpoolError::NoAgent(_) => {
-            output::hinted(&error, "a spool's folder has the name of its agent")
-        }
-        _ => error.into(),
+/// Makes a benchmark's folder of a published table; returns it.
+fn import_table(
+    file: &Path,
+    run_id: RunId,
+    statements: u64,
+    faults: &[GivenFault],
+    data: &Path,
+) -> anyhow::Result<PathBuf> {
+    if !faults.is_empty() {
+        anyhow::bail!("a table of totals has no faults: leave --fault out");
+    }
+    let text = small_file::read_text(file, small_file::BY_HAND)
+        .map_err(|error| anyhow::anyhow!("cannot read {}: {error}", file.display()))?;
+    let published = published::parse(&text, statements).map_err(|why| {
+        hinted(
+            format!("{} is no table of totals: {why}", file.display()),
+            "the first line names the columns: `version / clients, SERVER, TARGET ...`",
+        )
     })?;
-    if spool.damaged_bytes > 0 {
-        output::note(format!(
-            "warning: {} bytes in `{}` are no sound frames; what is missing is declared lost",
-            spool.damaged_bytes,
-            folder.display()
-        ));
-    }
-    let runs = spool.run_ids();
-    if runs.is_empty() {
-        output::note(format!("the spool of agent `{}` is empty", spool.agent));
-    }
-    let clock = SystemClock::new();
-    let now = Now {
-        utc: utc::rfc3339(clock.anchor().realtime_ns),
-        is_over: |manifest| {
-            let clock = SystemClock::new();
-            since_planned_end(manifest, &clock.key(), &clock.anchor()) > 0
-        },
+    let now = SystemClock::new().anchor().realtime_ns;
+    let mut clients: Vec<u32> = published.blocks.iter().map(|b| b.clients).collect();
+    clients.sort_unstable();
+    clients.dedup();
+    let manifest = record::Manifest {
+        format_version: record::FORMAT_VERSION,
+        kind: record::KIND.to_owned(),
+        run_id,
+        state: RunState::Running,
+        created_utc: utc::rfc3339(now),
+        closed_utc: None,
+        end_reason: None,
+        program_version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: HostFacts::default(),
+        statement: String::new(),
+        statement_origin: String::new(),
+        protocol: String::new(),
+        connect_each: false,
+        load: record::Load::Closed,
+        statements,
+        clients,
+        rounds: published.blocks.iter().map(|b| b.round).max().unwrap_or(1),
+        seed: 0,
+        targets: published
+            .targets
+            .iter()
+            .enumerate()
+            .map(|(at, name)| record::Target {
+                name: name.clone(),
+                role: if at == 0 {
+                    record::Role::Direct
+                } else {
+                    record::Role::Compared
+                },
+                address: String::new(),
+                program: String::new(),
+            })
+            .collect(),
+        labels: BTreeMap::from([("imported".to_owned(), file.display().to_string())]),
+        caveats: Vec::new(),
     };
-    let mut exit = Exit::Ok;
-    for run in runs {
-        let taken = take_in(&spool, run, data, &now).map_err(|error| match &error {
-            TakeInError::NoPlan { .. } => output::hinted(
-                &error,
-                "import into the --data folder of the aggregator that started the run",
-            ),
-            _ => error.into(),
-        })?;
-        output::note(format!(
-            "agent `{}`: {} samples and {} host records taken in, {} records were here already, \
-             {} lost",
-            spool.agent, taken.samples, taken.host, taken.known, taken.lost
-        ));
-        if !taken.is_something() {
-            continue;
-        }
-        output::data(run);
-        if taken.state == RunState::Running {
-            output::note("the run's planned end is not past: it stays open");
-            continue;
-        }
-        let reported = report::make(&RunFolder::open(&taken.folder)?)?;
-        output::note(format!(
-            "reported anew: gapscope-aggregator report {run} --data {}",
-            data.display()
-        ));
-        if taken.lost > 0 || !reported.analysis.conservation.is_balanced {
-            exit = Exit::DataLost;
-        }
-    }
-    Ok(exit)
+    let mut writer = Writer::create(data, manifest)?;
+    writer.add(published.blocks, [])?;
+    let folder = writer.folder().to_owned();
+    writer.close(RunState::Closed, "imported", now, Vec::new())?;
+    Ok(folder)
 }
 
 /// Longest recording that is read; it is held in memory.

@@ -6,11 +6,16 @@ use crate::exit::Exit;
 pub mod agents;
 pub mod client;
 pub mod clock;
+pub mod compare;
+pub mod gates;
 pub mod import;
 pub mod mark;
+pub mod overhead;
+pub mod plan;
 pub mod report;
 pub mod runs;
 pub mod serve;
+pub mod shown;
 pub mod start;
 pub mod stop;
 pub mod verify;
@@ -29,6 +34,8 @@ pub fn dispatch(command: Command) -> anyhow::Result<Exit> {
         Command::Agents(args) => agents::run(args),
         Command::Clock(args) => clock::run(args),
         Command::Report(args) => report::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Import(args) => import::run(args),
         Command::Verify(args) => verify::run(args),
     }

@@ -1,14 +1,16 @@
 //! The subcommand `report`: analyses a run, prints the result, and keeps it in
 //! the run's folder.
 
-use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::analyse::run::{Analysis, analyse};
+use super::shown::{Shown, layout};
+use crate::analyse::run::{Analysis, analyse_watched};
 use crate::exit::Exit;
 use crate::output;
+use crate::overhead::store::is_overhead;
+use crate::report::html::lanes::Gathered;
 use crate::report::text::Layout;
-use crate::report::{files, json, markdown, model, text};
+use crate::report::{files, html, json, markdown, model, text};
 use crate::store::RunFolder;
 
 /// How to print.
@@ -25,18 +27,18 @@ pub enum Format {
 /// Its arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A run's id, the beginning of it, `latest`, or its folder.
-    #[arg(value_name = "RUN|FOLDER")]
-    run: String,
+    #[command(flatten)]
+    shown: Shown,
     /// How to print.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// Columns of the text; the terminal's by default, or 80.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(60..=1000))]
-    width: Option<u16>,
-    /// Where runs are kept.
-    #[arg(long, default_value = "./runs", value_name = "DIR")]
-    data: PathBuf,
+    /// Everything: all columns, latencies by part of the run, and what the words
+    /// mean (as in report.md and report.html).
+    #[arg(long)]
+    full: bool,
+    /// What makes it fail.
+    #[command(flatten)]
+    gates: super::gates::Args,
 }
 
 /// A run's report, ready to be printed.
@@ -60,7 +62,8 @@ pub struct Reported {
 pub fn make(folder: &RunFolder) -> anyhow::Result<Reported> {
     // A flipped bit must not become a number.
     let sound = folder.sound()?;
-    let analysis = analyse(&sound)?;
+    let mut gathered = Gathered::default();
+    let analysis = analyse_watched(&sound, &mut gathered)?;
     let exit = if analysis.is_lossy_or_untested() {
         Exit::DataLost
     } else {
@@ -70,7 +73,8 @@ pub fn make(folder: &RunFolder) -> anyhow::Result<Reported> {
     let mut json = serde_json::to_string_pretty(&summary)?;
     json.push('\n');
     let markdown = markdown::render(&model::report(&analysis));
-    if let Err(error) = files::write(folder.path(), &analysis, &json, &markdown) {
+    let html = html::render(&analysis, &gathered);
+    if let Err(error) = files::write(folder.path(), &analysis, &json, &markdown, &html) {
         output::note(format!("warning: the report is not kept: {error}"));
     }
     Ok(Reported {
@@ -93,26 +97,18 @@ pub fn print_folder(folder: &Path, width: Option<u16>) -> anyhow::Result<Exit> {
     Ok(reported.exit)
 }
 
+/// The text with everything in it, in `width` columns, or the terminal's.
+pub fn as_full_text(analysis: &Analysis, width: Option<u16>) -> String {
+    let layout = Layout {
+        is_full: true,
+        ..layout(width)
+    };
+    text::render(&model::report(analysis), layout)
+}
+
 /// The text in `width` columns, or the terminal's.
 pub fn as_text(analysis: &Analysis, width: Option<u16>) -> String {
     text::render(&model::report(analysis), layout(width))
-}
-
-/// In `width` columns, or the terminal's; in colour on a terminal.
-pub(super) fn layout(width: Option<u16>) -> Layout {
-    Layout {
-        width: usize::from(width.unwrap_or_else(terminal_width)),
-        colour: std::io::stdout().is_terminal()
-            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-    }
-}
-
-fn terminal_width() -> u16 {
-    rustix::termios::tcgetwinsize(std::io::stdout())
-        .ok()
-        .map(|size| size.ws_col)
-        .filter(|columns| *columns > 0)
-        .unwrap_or(80)
 }
 
 /// Carries it out.
@@ -120,13 +116,32 @@ fn terminal_width() -> u16 {
 /// # Errors
 /// When there is no such run, or it cannot be read.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
-    let folder = RunFolder::find(&args.data, &args.run)?;
+    let path = args.shown.path()?;
+    if is_overhead(&path) {
+        let width = args.shown.width();
+        return super::overhead::report(&path, args.format, width, Some(&args.gates));
+    }
+    let folder = RunFolder::open(&path)?;
     let reported = make(&folder)?;
+    let summary: serde_json::Value = serde_json::from_str(&reported.json)?;
     let text = match args.format {
-        Format::Text => as_text(&reported.analysis, args.width),
+        Format::Text => {
+            let layout = Layout {
+                is_full: args.full,
+                ..args.shown.layout()
+            };
+            let text = text::render(&model::report(&reported.analysis), layout);
+            if !args.full {
+                output::note(format!(
+                    "more: {}, or --full",
+                    folder.path().join("report.html").display()
+                ));
+            }
+            text
+        }
         Format::Markdown => reported.markdown,
         Format::Json => reported.json,
     };
     output::data(text.trim_end());
-    Ok(reported.exit)
+    args.gates.apply(&summary, reported.exit)
 }

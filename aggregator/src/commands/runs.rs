@@ -8,6 +8,7 @@ use super::client::{Aggregator, block_on, refused};
 use crate::control::service::state_word;
 use crate::exit::Exit;
 use crate::output::{data, note};
+use crate::overhead::{self, store::is_overhead};
 use crate::store::RunFolder;
 use crate::store::reader::list_runs;
 
@@ -35,6 +36,19 @@ fn line(id: &str, state: &str, started: &str, samples: u64, scenario: &str) {
 pub fn run(args: Args) -> anyhow::Result<Exit> {
     if let Some(folder) = args.data {
         for (id, path) in list_runs(&folder)? {
+            if is_overhead(&path) {
+                match overhead::store::read(&path) {
+                    Ok(bench) => line(
+                        &id.to_string(),
+                        state_word(bench.manifest.state),
+                        &bench.manifest.created_utc,
+                        bench.blocks.iter().map(|b| b.answered).sum(),
+                        &bench.manifest.kind,
+                    ),
+                    Err(error) => note(format_args!("{id}: {error}")),
+                }
+                continue;
+            }
             match RunFolder::open(&path) {
                 Ok(run) => {
                     let manifest = run.manifest();

@@ -13,8 +13,6 @@ use crate::align::wall::WallError;
 
 /// Most moments of an epoch for which its bound is listed.
 const MOMENTS: usize = 500;
-/// Likewise in the table for people.
-const FEW_MOMENTS: usize = 12;
 
 /// One agent clock, as much of it as is reported.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +25,8 @@ pub struct AgentClock<'a> {
     pub origin_ns: i64,
     /// Exchanges it has.
     pub exchanges: usize,
+    /// When each was begun and how long it took there and back, in ns.
+    pub round_trips: &'a [(i64, i64)],
     /// By how much its wall clock is off, if by more than the bounds.
     pub wall_error: Option<WallError>,
 }
@@ -151,33 +151,6 @@ fn epoch_row(agent: &AgentClock<'_>, track: &Track, number: usize) -> Vec<String
         epoch.ended.as_str().replace('_', " "),
         short(agent.clock),
     ]
-}
-
-/// The bound over time, some moments of each epoch.
-pub fn bound_table(clocks: &ClockMap, agents: &[AgentClock<'_>]) -> Table {
-    let mut table = Table::new(
-        "Bound over time",
-        2,
-        &["agent", "epoch", ">at s", ">offset s", ">bound ± us"],
-    );
-    for agent in agents {
-        let Some(Relation::Bounded(track)) = clocks.relation(agent.clock) else {
-            continue;
-        };
-        for (number, epoch) in track.epochs().iter().enumerate() {
-            for at in moments(epoch, FEW_MOMENTS) {
-                let knot = track.at(at).knot;
-                table.rows.push(vec![
-                    agent.agent.to_string(),
-                    number.to_string(),
-                    bare_seconds(at.saturating_sub(agent.origin_ns)),
-                    format!("{:.6}", knot.middle_ns() as f64 / 1e9),
-                    micros(knot.half_width_ns()),
-                ]);
-            }
-        }
-    }
-    table
 }
 
 fn seconds(ns: i64) -> f64 {

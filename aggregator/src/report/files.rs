@@ -12,8 +12,8 @@ use crate::analyse::run::Analysis;
 use crate::store::StoreError;
 use crate::store::disk::Disk;
 
-/// Writes `clock_map`, `windows`, `fates`, `summary` (Parquet), `summary.json`
-/// and `report.md`.
+/// Writes `clock_map`, `windows`, `fates`, `summary` (Parquet), `summary.json`,
+/// `report.md` and `report.html`.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -22,6 +22,7 @@ pub fn write(
     analysis: &Analysis,
     summary_json: &str,
     markdown: &str,
+    html: &str,
 ) -> Result<(), StoreError> {
     let disk = Disk::default();
     for (name, frame) in [
@@ -40,7 +41,8 @@ pub fn write(
         })?;
     }
     disk.write_bytes(&folder.join("summary.json"), summary_json.as_bytes())?;
-    disk.write_bytes(&folder.join("report.md"), markdown.as_bytes())
+    disk.write_bytes(&folder.join("report.md"), markdown.as_bytes())?;
+    disk.write_bytes(&folder.join("report.html"), html.as_bytes())
 }
 
 pub(super) fn column<T>(name: &str, values: Vec<T>) -> Column

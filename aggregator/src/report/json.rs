@@ -44,6 +44,13 @@
 //!                "alone", "not_distinguishable"), first_agents[], first_lead_s,
 //!                agents[] agent, saw, clients, first_bad_s; else null
 //! clocks         likewise: as `gapscope-aggregator clock --format json`
+//! repetitions[]  step, subject, faults[] ids; rows[] name, style, kind, agent, first
+//!                and rest[] {repetition, verdict, gap_s, gap_is_at_least,
+//!                outage_lower_s, outage_upper_s}, verdicts[] {verdict, count, of,
+//!                share_interval_95}, gap_median_s, gap_median_interval_95_s,
+//!                outage_median_s, outage_median_interval_95_s ([lower, upper] or
+//!                null), gap_modes[] {count, from_s, to_s}, gap_not_over,
+//!                trend_spearman
 //! caveats[]      code, target, text
 //! quantile_method
 //! ```
@@ -52,7 +59,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{across, clock, model};
+use super::{across, clock, model, repeat};
 use crate::analyse::fate::Exposure;
 use crate::analyse::latency::{Quantiles, Value};
 use crate::analyse::row::{FaultRow, Row, Scope, Split, Window};
@@ -129,6 +136,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
             "target": caveat.target.as_ref().map(ToString::to_string),
             "text": caveat.text,
         })).collect::<Vec<_>>(),
+        "repetitions": repeat::json(analysis),
         "quantile_method": "nearest rank",
     })
 }

@@ -1,6 +1,7 @@
 //! The report as Markdown, written into the run's folder.
 
-use super::model::{Report, Section};
+use super::model::Report;
+use super::sections::Section;
 use super::table::{Align, Table};
 
 /// Renders a report.
@@ -33,6 +34,11 @@ pub fn render(report: &Report) -> String {
         ]);
     }
     table(&summary, &mut out);
+    out.push('\n');
+    for text in report.conclusions.iter().chain(&report.closing) {
+        out.push_str(&format!("{}\n\n", escape(text)));
+    }
+    out.pop();
     for one in &report.tables {
         out.push_str(&format!("\n## {}\n\n", escape(&one.title)));
         table(one, &mut out);
@@ -81,13 +87,13 @@ fn section(section: &Section, out: &mut String) {
     }
 }
 
-fn list(items: &[String], out: &mut String) {
+pub(super) fn list(items: &[String], out: &mut String) {
     for item in items {
         out.push_str(&format!("- {}\n", escape(item)));
     }
 }
 
-fn table(table: &Table, out: &mut String) {
+pub(super) fn table(table: &Table, out: &mut String) {
     let mut line = |cells: &mut dyn Iterator<Item = String>| {
         out.push('|');
         for cell in cells {
@@ -115,7 +121,7 @@ fn table(table: &Table, out: &mut String) {
 
 /// Names and error texts come from outside: they must not become markup. The
 /// report's own `**` stays.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let (open, inner, close) = match text
         .strip_prefix("**")
         .and_then(|rest| rest.strip_suffix("**"))

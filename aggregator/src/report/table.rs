@@ -20,6 +20,8 @@ pub struct Column {
     pub name: String,
     /// Where its cells stand.
     pub align: Align,
+    /// Left out where there is little room.
+    pub is_detail: bool,
 }
 
 /// A table.
@@ -33,42 +35,64 @@ pub struct Table {
     pub keys: usize,
     /// Its rows, each as long as `columns`.
     pub rows: Vec<Vec<String>>,
+    /// The whole table is left out where there is little room.
+    pub is_detail: bool,
 }
 
 impl Table {
-    /// Without rows; a name that begins with `>` is aligned to the right.
+    /// Without rows; a name that begins with `~` is a detail, one that (then)
+    /// begins with `>` is aligned to the right.
     pub fn new(title: impl Into<String>, keys: usize, columns: &[&str]) -> Self {
         Self {
             title: title.into(),
             columns: columns
                 .iter()
-                .map(|name| match name.strip_prefix('>') {
-                    Some(name) => Column {
+                .map(|name| {
+                    let (is_detail, name) = match name.strip_prefix('~') {
+                        Some(name) => (true, name),
+                        None => (false, *name),
+                    };
+                    let (align, name) = match name.strip_prefix('>') {
+                        Some(name) => (Align::Right, name),
+                        None => (Align::Left, name),
+                    };
+                    Column {
                         name: name.to_owned(),
-                        align: Align::Right,
-                    },
-                    None => Column {
-                        name: (*name).to_owned(),
-                        align: Align::Left,
-                    },
+                        align,
+                        is_detail,
+                    }
                 })
                 .collect(),
             keys,
             rows: Vec::new(),
+            is_detail: false,
         }
     }
 
     /// Drops columns other than keys in which every cell says nothing.
     pub fn without_empty_columns(mut self) -> Self {
+        self.keep(|table, at| !table.rows.iter().all(|row| row[at].is_empty()));
+        self
+    }
+
+    /// Without details and without columns in which every cell says "nothing".
+    pub fn shortened(mut self, nothing: &str) -> Self {
+        self.keep(|table, at| {
+            let says_something = table.rows.iter().any(|row| row[at] != nothing);
+            !table.columns[at].is_detail && says_something
+        });
+        self
+    }
+
+    fn keep(&mut self, wanted: impl Fn(&Self, usize) -> bool) {
         for at in (self.keys..self.columns.len()).rev() {
-            if self.rows.iter().all(|row| row[at].is_empty()) {
+            if !wanted(self, at) {
                 self.columns.remove(at);
                 for row in &mut self.rows {
                     row.remove(at);
                 }
             }
         }
-        self
     }
 
     /// How wide each column has to be.

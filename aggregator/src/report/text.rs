@@ -1,6 +1,9 @@
 //! The report for a terminal. No line is longer than the width asked for.
 
-use super::model::{Headline, Report, Section, Tone};
+use super::figures::NONE;
+use super::headline::{Headline, Tone};
+use super::model::Report;
+use super::sections::Section;
 use super::table::{Align, GAP, Table, cut, pad, width, wrap};
 
 /// How to lay out.
@@ -10,6 +13,8 @@ pub struct Layout {
     pub width: usize,
     /// Whether to colour.
     pub colour: bool,
+    /// Everything, or what fits a screen or two.
+    pub is_full: bool,
 }
 
 /// Narrower than that nothing can be laid out.
@@ -31,14 +36,25 @@ pub fn render(report: &Report, layout: Layout) -> String {
     }
     page.blank();
     page.headlines(&report.headlines, &report.deadline);
-    for table in &report.tables {
-        page.blank();
-        page.table(table);
-    }
     page.blank();
-    page.heading("How to read this");
-    for text in &report.method {
-        page.item(text);
+    for text in report.conclusions.iter().chain(&report.closing) {
+        page.para("", text);
+    }
+    for table in &report.tables {
+        if layout.is_full {
+            page.blank();
+            page.table(table);
+        } else if !table.is_detail {
+            page.blank();
+            page.table(&table.clone().shortened(NONE));
+        }
+    }
+    if layout.is_full {
+        page.blank();
+        page.heading("How to read this");
+        for text in &report.method {
+            page.item(text);
+        }
     }
     for section in &report.sections {
         page.section(section);

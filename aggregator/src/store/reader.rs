@@ -369,36 +369,7 @@ impl RunFolder {
     /// # Errors
     /// When there is none, several, or it cannot be opened.
     pub fn find(data: &Path, wanted: &str) -> Result<Self, StoreError> {
-        let as_path = Path::new(wanted);
-        if as_path.join("manifest.json").is_file() {
-            return Self::open(as_path);
-        }
-        if wanted.contains('/') {
-            return Err(StoreError::NotARun(as_path.to_owned()));
-        }
-        let runs = list_runs(data)?;
-        let not_found = || StoreError::NotFound {
-            wanted: wanted.to_owned(),
-            data: data.to_owned(),
-        };
-        if wanted == "latest" {
-            // Ids are UUIDv7: they sort by time of creation.
-            let (_, path) = runs.last().ok_or_else(not_found)?;
-            return Self::open(path);
-        }
-        let matching: Vec<_> = runs
-            .iter()
-            .filter(|(id, _)| !wanted.is_empty() && id.to_string().starts_with(wanted))
-            .collect();
-        match matching.as_slice() {
-            [] => Err(not_found()),
-            [(_, path)] => Self::open(path),
-            several => Err(StoreError::Ambiguous {
-                prefix: wanted.to_owned(),
-                count: several.len(),
-                data: data.to_owned(),
-            }),
-        }
+        Self::open(&find_path(data, wanted)?)
     }
 
     /// Where it is.
@@ -494,6 +465,44 @@ impl RunFolder {
             .fold((0, 0), |(min, max), loss| {
                 (min + loss.count_min, max + loss.count_max)
             }))
+    }
+}
+
+/// The folder of a run, of whatever kind: by its id, the beginning of its id,
+/// `latest`, or its folder.
+///
+/// # Errors
+/// When there is none, or several.
+pub fn find_path(data: &Path, wanted: &str) -> Result<PathBuf, StoreError> {
+    let as_path = Path::new(wanted);
+    if as_path.join("manifest.json").is_file() {
+        return Ok(as_path.to_owned());
+    }
+    if wanted.contains('/') {
+        return Err(StoreError::NotARun(as_path.to_owned()));
+    }
+    let runs = list_runs(data)?;
+    let not_found = || StoreError::NotFound {
+        wanted: wanted.to_owned(),
+        data: data.to_owned(),
+    };
+    if wanted == "latest" {
+        // Ids are UUIDv7: they sort by time of creation.
+        let (_, path) = runs.last().ok_or_else(not_found)?;
+        return Ok(path.clone());
+    }
+    let matching: Vec<_> = runs
+        .iter()
+        .filter(|(id, _)| !wanted.is_empty() && id.to_string().starts_with(wanted))
+        .collect();
+    match matching.as_slice() {
+        [] => Err(not_found()),
+        [(_, path)] => Ok(path.clone()),
+        several => Err(StoreError::Ambiguous {
+            prefix: wanted.to_owned(),
+            count: several.len(),
+            data: data.to_owned(),
+        }),
     }
 }
 

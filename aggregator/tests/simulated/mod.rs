@@ -5,7 +5,11 @@
 //! Stamps follow the rule: sends early, receives late, both truncated to whole
 //! nanoseconds.
 
-#![allow(unreachable_pub, reason = "a module of a test program")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "a module of test programs, each of which needs part of it"
+)]
 
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::host::{Anchor, Exchange};

@@ -6,7 +6,7 @@ use super::scenario_text;
 use crate::duration;
 use crate::error::{Problem, Result};
 use crate::plain::visible;
-use crate::scenario::{Load, Scenario, target_names};
+use crate::scenario::{Action, Load, Scenario, target_names};
 
 /// The text of `gapscope-lab check SCENARIO`.
 pub fn text(wanted: &str) -> Result<String> {
@@ -92,8 +92,15 @@ pub fn steps_text(scenario: &Scenario) -> Vec<String> {
             if let Some(grace) = step.grace_ns {
                 text.push_str(&format!(", killed after {}", duration::text(grace)));
             }
-            if let Some(after) = step.duration_ns {
-                text.push_str(&format!(", undone after {}", duration::text(after)));
+            match (step.action, step.duration_ns) {
+                (Action::Restart, down) => text.push_str(&format!(
+                    ", down for {}",
+                    down.map_or_else(|| "as long as that takes".to_owned(), duration::text)
+                )),
+                (_, Some(after)) => {
+                    text.push_str(&format!(", undone after {}", duration::text(after)));
+                }
+                _ => {}
             }
             text
         })
@@ -132,6 +139,6 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let problem = text("switchovr").expect_err("it does not exist");
-        assert!(problem.to_string().contains("baseline, switchover"));
+        assert!(problem.to_string().contains("baseline, switchover, killed"));
     }
 }

@@ -20,7 +20,7 @@ use super::scenario_text;
 use crate::children::{Child, Itself};
 use crate::cli::Run;
 use crate::clock_wait::until;
-use crate::control::Control;
+use crate::control::{Control, Counters};
 use crate::duration;
 use crate::error::{Problem, Result, exit};
 use crate::identity::{self, Found};
@@ -29,6 +29,7 @@ use crate::output::{self, Screen};
 use crate::play::{Player, Record};
 use crate::programs::AGGREGATOR;
 use crate::progress::Progress;
+use crate::repeat::{self, Live, Repeater};
 use crate::runtime::process::mariadb;
 use crate::runtime::{default_backend, default_proxies};
 use crate::scenario::{
@@ -48,17 +49,19 @@ const AFTER_THE_END_NS: i64 = 300_000_000;
 
 /// What is to be run, once the command line and the scenario are understood.
 #[derive(Debug)]
-struct Chosen {
-    scenario: Scenario,
-    backend: BackendKind,
-    runtime: RuntimeKind,
+pub(super) struct Chosen {
+    pub(super) scenario: Scenario,
+    pub(super) backend: BackendKind,
+    pub(super) runtime: RuntimeKind,
+    /// Whether the timeline is played again and again.
+    repeat: Option<repeat::Settings>,
     /// Said before anything starts.
     notes: Vec<String>,
     /// What the command line changes about the scenario, kept with the run.
     changes: Vec<String>,
 }
 
-fn choose(options: &Run) -> Result<Chosen> {
+pub(super) fn choose(options: &Run) -> Result<Chosen> {
     let (origin, text) = scenario_text(&options.scenario)?;
     let mut overrides = Overrides {
         duration_ns: options.duration,
@@ -66,10 +69,16 @@ fn choose(options: &Run) -> Result<Chosen> {
         like_lab08: options.like_lab08,
         no_jitter: options.no_jitter,
         proxies: options.proxy.clone(),
+        faster: options.faster,
     };
     let parse = |overrides: &Overrides| {
-        Scenario::parse_with(&origin, &text, overrides)
-            .map_err(|errors| Problem::usage(format!("the scenario is wrong\n{errors}")))
+        Scenario::parse_with(&origin, &text, overrides).map_err(|errors| {
+            if errors.is_command_line() {
+                Problem::usage(errors.to_string())
+            } else {
+                Problem::usage(format!("the scenario is wrong\n{errors}"))
+            }
+        })
     };
     let mut scenario = parse(&overrides)?;
     let real = |kind: &ProxyKind| kind.runtime() == RuntimeKind::Process;
@@ -105,10 +114,30 @@ fn choose(options: &Run) -> Result<Chosen> {
     let backend = options.backend.unwrap_or(default_backend(runtime));
     if backend == BackendKind::Mariadb {
         for step in &scenario.timeline {
-            mariadb::can(step.action).map_err(|why| not_applicable(step, "MariaDB", &why))?;
+            if scenario.backends.contains(&step.subject) {
+                mariadb::can(step.action).map_err(|why| not_applicable(step, "MariaDB", &why))?;
+            }
         }
     }
+    let repeat = options
+        .repeat
+        .map(|times| repeat::Settings::of(&scenario, times, options.aim));
+    if let Some(settings) = repeat {
+        if scenario.timeline.is_empty() {
+            return Err(Problem::usage(format!(
+                "--repeat: scenario `{}` has no steps, so there is nothing to repeat",
+                scenario.name
+            )));
+        }
+        scenario.duration_ns = repeat::longest_ns(&scenario, settings);
+        notes.push(format!(
+            "the timeline is played {} times; the run ends when that is done, within {} at most",
+            settings.times,
+            duration::text(scenario.duration_ns / 1_000_000_000 * 1_000_000_000)
+        ));
+    }
     Ok(Chosen {
+        repeat,
         backend,
         runtime,
         scenario,
@@ -132,6 +161,12 @@ fn changes(options: &Run) -> Vec<String> {
     if let Some(fault) = options.fault {
         changes.push(format!("--fault {fault}"));
     }
+    if let Some(by) = options.faster {
+        changes.push(format!("--faster {by}"));
+    }
+    if let Some(times) = options.repeat {
+        changes.push(format!("--repeat {times}"));
+    }
     if options.no_jitter {
         changes.push("--no-jitter".to_owned());
     }
@@ -146,7 +181,7 @@ fn not_applicable(step: &Step, program: &str, why: &str) -> Problem {
 }
 
 /// Makes the data folder, so that a folder that cannot be written is told at once.
-fn data_folder(data: &Path) -> Result<PathBuf> {
+pub(super) fn data_folder(data: &Path) -> Result<PathBuf> {
     let failed = |error: std::io::Error| {
         Problem::new(format!("cannot write to {}: {error}", data.display()))
             .hint("choose another folder with --data DIR")
@@ -175,14 +210,18 @@ pub async fn run(options: &Run) -> Result<u8> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let seed = options.seed.unwrap_or_else(rand::random);
     let mut rng = StdRng::seed_from_u64(seed);
-    let due = schedule(&chosen.scenario.timeline, |most| rng.random_range(0..=most));
+    let due = match chosen.repeat {
+        // Drawn anew each time.
+        Some(_) => Vec::new(),
+        None => schedule(&chosen.scenario.timeline, |most| rng.random_range(0..=most)),
+    };
 
     let setting_up = set_up(options, &chosen, &data, &itself, &clock);
     let mut up = tokio::select! {
         up = setting_up => up?,
         signal = signals.next() => return Err(interrupted(signal, "before the run began")),
     };
-    let measured = measure(&mut up, &chosen, &due, seed, &clock, &mut signals).await;
+    let measured = measure(&mut up, &chosen, &due, (seed, rng), &clock, &mut signals).await;
     let Up {
         services,
         lab,
@@ -216,7 +255,7 @@ pub async fn run(options: &Run) -> Result<u8> {
     }
 }
 
-fn interrupted(signal: &str, when: &str) -> Problem {
+pub(super) fn interrupted(signal: &str, when: &str) -> Problem {
     Problem::new(format!("interrupted by {signal} {when}"))
 }
 
@@ -288,7 +327,9 @@ async fn set_up(
         }
     }
     let found = identity::find(&lab.backends, &lab.login, scenario.identity.as_deref()).await?;
-    let agent_id = format!("lab-{:08x}", rand::random::<u32>());
+    // Always the same, so that what a killed lab's agent left in its spool is
+    // delivered by the next one's.
+    let agent_id = "lab".to_owned();
     let targets = lab.targets(scenario);
     let setup = AgentSetup {
         agent_id: &agent_id,
@@ -296,7 +337,7 @@ async fn set_up(
         login: &lab.login,
         max_connects_per_second: scenario.max_connects_per_second,
     };
-    let services = Services::start(itself, &lab.folder, data, &setup, clock.as_ref()).await?;
+    let services = Services::start(&lab.folder, data, &setup, clock.as_ref()).await?;
     Ok(Up {
         services,
         lab,
@@ -317,6 +358,9 @@ fn labels(chosen: &Chosen, lab: &Lab, due: &[Due], seed: u64) -> BTreeMap<String
     let changes = chosen.changes.join(" ");
     if !changes.is_empty() {
         labels.insert("changes".to_owned(), changes);
+    }
+    if let Some(settings) = chosen.repeat {
+        labels.insert("repeat".to_owned(), settings.times.to_string());
     }
     for backend in &lab.backends {
         labels.insert(format!("backend.{}", backend.name()), backend.program());
@@ -362,7 +406,7 @@ async fn measure(
     up: &mut Up,
     chosen: &Chosen,
     due: &[Due],
-    seed: u64,
+    (seed, rng): (u64, StdRng),
     clock: &Arc<dyn Clock>,
     signals: &mut Signals,
 ) -> Result<Measured> {
@@ -383,10 +427,19 @@ async fn measure(
         started.run_id,
         duration::text(scenario.duration_ns)
     ));
+    let (show, live) = tokio::sync::watch::channel(Vec::new());
+    let repeater = chosen.repeat.map(|settings| Repeater {
+        scenario,
+        settings,
+        live: Live(live),
+        rng,
+        clock: Arc::clone(clock),
+    });
     let trouble = watch(
         up,
         scenario,
         due,
+        (repeater, show),
         &started.run_id,
         origin_ns,
         clock,
@@ -394,6 +447,7 @@ async fn measure(
     )
     .await;
     let reason = match &trouble {
+        None if chosen.repeat.is_some() => "all repetitions were made".to_owned(),
         None => "the planned end".to_owned(),
         Some(problem) => problem.what.clone(),
     };
@@ -444,10 +498,15 @@ async fn measure(
 
 /// Plays the timeline and shows progress until the run is over; returns why it
 /// ended early, if it did.
+#[expect(clippy::too_many_arguments, reason = "each is a thing of its own")]
 async fn watch(
     up: &mut Up,
     scenario: &Scenario,
     due: &[Due],
+    (repeater, show): (
+        Option<Repeater<'_>>,
+        tokio::sync::watch::Sender<Vec<Counters>>,
+    ),
     run_id: &str,
     origin_ns: i64,
     clock: &Arc<dyn Clock>,
@@ -480,14 +539,28 @@ async fn watch(
         // The receiver lives as long as this.
         let _ = telling.send(format!("{after:>6.2} s  {text}"));
     };
+    let mut repeater = repeater;
     let mut player = Player::new(
         Arc::clone(clock),
         &mut up.lab.backends,
+        &mut up.lab.proxies,
         &up.found.subjects,
         &mut record,
         &mut tell,
     );
-    let playing = player.play(due, origin_ns);
+    // With many repetitions the changes of mind would be the bulk of the run's notes.
+    if repeater.is_none() {
+        player.look_at_views();
+    }
+    let playing = async {
+        match &mut repeater {
+            Some(repeater) => repeater.play(&mut player).await,
+            None => match player.play(due, origin_ns).await {
+                Ok(never) => match never {},
+                Err(problem) => Err(problem),
+            },
+        }
+    };
     tokio::pin!(playing);
     let mut readings = up.services.control.clone().watch(run_id).await.ok();
     let mut ticker = tokio::time::interval(Duration::from_millis(500));
@@ -507,7 +580,8 @@ async fn watch(
                     .hint("the summary covers what was measured until then"));
             }
             played = &mut playing => return match played {
-                Ok(never) => match never {},
+                // All repetitions were made.
+                Ok(()) => None,
                 Err(problem) => {
                     screen.note(&problem.to_string());
                     Some(problem)
@@ -520,6 +594,7 @@ async fn watch(
             reading = reading => match reading {
                 Some(reading) => {
                     progress.update(&reading);
+                    show.send_replace(reading);
                     screen.show(&progress, elapsed(clock.raw_ns()));
                 }
                 // Progress is a comfort; the run goes on without.

@@ -334,6 +334,12 @@ impl Backend {
         self.inner.silence("black-hole", Mode::BlackHoled).await
     }
 
+    /// Closes every connection with a FIN, as an administrator who ends them, and
+    /// serves on. Returns how many.
+    pub fn cut_clients(&self) -> usize {
+        self.inner.cut_clients()
+    }
+
     /// Ends [`Self::hang`] or [`Self::black_hole`].
     pub async fn resume(&self) -> Result<ClearTruth, FaultError> {
         self.inner.resume().await

@@ -114,6 +114,17 @@ impl L4Proxy {
         self.pool.view()
     }
 
+    /// Gives a backend no new connections, or again; established ones stay. False
+    /// if there is no backend of that name.
+    pub fn drain(&self, backend: &str, on: bool) -> bool {
+        self.pool.drain(backend, on)
+    }
+
+    /// A way to ask what its health check thinks that outlives it.
+    pub(crate) fn pool(&self) -> Arc<Pool> {
+        Arc::clone(&self.pool)
+    }
+
     /// Ends everything, resetting clients, and waits for it.
     pub async fn shutdown(&self) {
         self.cancel.cancel();

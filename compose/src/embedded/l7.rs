@@ -1,12 +1,11 @@
-//! `l7-reconnecting`: a proxy that terminates the protocol and hides the loss
-//! of a backend from its clients, at the price of their session.
+//! Proxies that terminate the protocol. What they have in common: they greet and
+//! authenticate clients themselves, with connection ids of their own. Every
+//! statement is answered by a backend; the proxy itself only ever reports errors.
+//! An answer is passed on when it is complete.
 //!
-//! Method: it greets and authenticates clients itself, with connection ids of
-//! its own, and keeps one backend connection a client, made at the client's
-//! first statement. Every statement is answered by a backend; the proxy itself
-//! only ever reports errors. An answer is passed on when it is complete.
-//!
-//! When the backend connection is lost:
+//! `l7-reconnecting` keeps one backend connection a client and hides its loss, at
+//! the price of the session. It is made at the client's first statement, and when
+//! it is lost:
 //! - outside a statement, the next statement goes over a new connection, to the
 //!   first backend that is up;
 //! - during a statement that only reads (`SELECT`, `SHOW`, ping ...), it is sent
@@ -22,15 +21,31 @@
 //! state. A prepared statement held over it is answered with error 1243, as
 //! nobody prepared it on the new connection. The default database is kept.
 //!
-//! What it does not do: share backend connections among clients, TLS,
-//! COM_CHANGE_USER and other rare commands (error 1047), `LOAD DATA LOCAL`.
+//! `l7-migrating` makes the session again on the new connection: variables that
+//! were set to literal values, prepared statements, the default database. It also
+//! leaves a backend that is drained or held for down, between two statements. A
+//! session that holds more than it knows how to make again is not moved; when its
+//! backend is lost, the client gets error 2013 and its connection is closed, so
+//! that nothing is ever lost in silence.
+//!
+//! `l7-multiplexing` takes a connection from a pool that all clients share for
+//! each statement, from the backends that are up in turn, and gives it back. A
+//! session that uses any state (whatever is no read without `@`) is pinned to one
+//! connection from then on, until it is reset; when that is lost, so is the client's
+//! connection. Reads of sessions that are not pinned are sent again.
+//!
+//! What they do not do: TLS, COM_CHANGE_USER and other rare commands (error
+//! 1047), `LOAD DATA LOCAL`.
 
+mod carry;
 mod client;
+mod command;
+mod shared;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
@@ -40,14 +55,39 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::client::Client;
+use self::shared::Shared;
 use super::auth::Credentials;
 use super::pool::{CheckKind, HealthCheck, MemberView, Pool, PoolMember};
+
+/// What becomes of a session whose backend is lost; see the module's description.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum L7Behaviour {
+    /// It is silently replaced by an empty one.
+    Reconnecting,
+    /// It is made again elsewhere.
+    Migrating,
+    /// It holds a backend connection only while it needs one.
+    Multiplexing,
+}
+
+impl L7Behaviour {
+    /// The proxy's name for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reconnecting => "l7-reconnecting",
+            Self::Migrating => "l7-migrating",
+            Self::Multiplexing => "l7-multiplexing",
+        }
+    }
+}
 
 /// How the proxy is set up. Start from [`L7Config::new`] and change fields.
 #[derive(Debug, Clone)]
 pub struct L7Config {
     /// Name in the scenario, for messages.
     pub name: String,
+    /// What becomes of sessions.
+    pub behaviour: L7Behaviour,
     /// Port on 127.0.0.1; 0 takes a free one.
     pub port: u16,
     /// Backends, in order of preference.
@@ -83,6 +123,7 @@ impl L7Config {
     ) -> Self {
         Self {
             name: name.into(),
+            behaviour: L7Behaviour::Reconnecting,
             port: 0,
             backends,
             check: HealthCheck {
@@ -99,6 +140,12 @@ impl L7Config {
             acquire_timeout: Duration::from_secs(5),
             max_connections: 2000,
         }
+    }
+
+    /// Behaves so, and says so in its greeting.
+    pub fn behave(&mut self, behaviour: L7Behaviour) {
+        self.behaviour = behaviour;
+        self.version = format!("11.4.99-gapscope-{}", behaviour.as_str());
     }
 }
 
@@ -119,6 +166,9 @@ struct Inner {
     next_id: AtomicU32,
     reconnects: AtomicU64,
     permits: Semaphore,
+    shared: Shared,
+    /// Whose turn it is.
+    turn: AtomicUsize,
 }
 
 impl std::fmt::Debug for Inner {
@@ -149,6 +199,8 @@ impl L7Proxy {
             next_id: AtomicU32::new(config.first_connection_id),
             reconnects: AtomicU64::new(0),
             permits: Semaphore::new(config.max_connections),
+            shared: Shared::default(),
+            turn: AtomicUsize::new(0),
             config,
         });
         let accepting = accept(Arc::clone(&inner), listener, cancel.clone(), tasks.clone());
@@ -179,6 +231,17 @@ impl L7Proxy {
     /// How often a client's lost backend connection was replaced.
     pub fn reconnects(&self) -> u64 {
         self.inner.reconnects.load(Ordering::Relaxed)
+    }
+
+    /// Gives a backend no new connections, or again; established ones stay. False
+    /// if there is no backend of that name.
+    pub fn drain(&self, backend: &str, on: bool) -> bool {
+        self.inner.pool.drain(backend, on)
+    }
+
+    /// A way to ask what its health check thinks that outlives it.
+    pub(crate) fn pool(&self) -> Arc<Pool> {
+        Arc::clone(&self.inner.pool)
     }
 
     /// Ends everything and waits for it.

@@ -8,8 +8,11 @@
 //! - [`Backend`]: answers probes; can be stopped, crashed, hung, black-holed,
 //!   made read-only, and brought back, each with its truth as spans of RAW time.
 //! - [`L4Proxy`] (`l4-passthrough`): carries bytes, checks health.
-//! - [`L7Proxy`] (`l7-reconnecting`): terminates the protocol, replaces a lost
-//!   backend connection behind the client's back.
+//! - [`L7Proxy`]: terminates the protocol. `l7-reconnecting` replaces a lost
+//!   backend connection behind the client's back, `l7-migrating` carries the session
+//!   over, `l7-multiplexing` shares backend connections among clients.
+//! - [`NullServer`]: answers everything at once with the same rows; the floor of
+//!   what can be measured.
 //!
 //! What they cannot show: what a real server's storage, replication or threads
 //! do. There are no tables.
@@ -20,6 +23,7 @@ mod backend;
 mod l4;
 mod l7;
 mod link;
+mod null;
 mod pool;
 mod session;
 mod sql;
@@ -28,6 +32,7 @@ mod wire;
 pub use auth::Credentials;
 pub use backend::{Backend, BackendConfig, ClearTruth, FaultError, FaultTruth, Held, Mode};
 pub use l4::{L4Config, L4Proxy};
-pub use l7::{L7Config, L7Proxy};
+pub use l7::{L7Behaviour, L7Config, L7Proxy};
+pub use null::{NullAnswer, NullServer};
 pub use pool::{CheckKind, HealthCheck, MemberView, PoolMember};
 pub use session::VariablesSchema;

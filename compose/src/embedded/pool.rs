@@ -81,6 +81,8 @@ pub struct MemberView {
     pub since_ns: i64,
     /// Why the last failed check failed; empty if none did.
     pub failure: String,
+    /// Whether an administrator wants no new connections to go there.
+    pub drained: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -88,6 +90,8 @@ pub(crate) struct MemberState {
     pub(crate) up: bool,
     since_ns: i64,
     failure: String,
+    /// An administrator wants no new connections to go there.
+    pub(crate) drained: bool,
 }
 
 #[derive(Debug)]
@@ -120,6 +124,7 @@ impl Pool {
                     up: true,
                     since_ns,
                     failure: String::new(),
+                    drained: false,
                 }),
             })
             .collect();
@@ -151,6 +156,7 @@ impl Pool {
                     up: state.up,
                     since_ns: state.since_ns,
                     failure: state.failure,
+                    drained: state.drained,
                 }
             })
             .collect()
@@ -163,11 +169,28 @@ impl Pool {
                 .iter()
                 .enumerate()
                 .filter(move |(_, member)| {
-                    member.config.backup == backup && member.state.borrow().up
+                    let state = member.state.borrow();
+                    member.config.backup == backup && state.up && !state.drained
                 })
                 .map(|(index, _)| index)
         };
         up(false).chain(up(true)).collect()
+    }
+
+    /// Whether new connections may go there.
+    pub(crate) fn is_usable(&self, index: usize) -> bool {
+        let state = self.members[index].state.borrow();
+        state.up && !state.drained
+    }
+
+    /// Gives a backend no new connections, or again; false if there is none of
+    /// that name.
+    pub(crate) fn drain(&self, name: &str, on: bool) -> bool {
+        let found = self.members.iter().find(|m| m.config.name == name);
+        if let Some(member) = found {
+            member.state.send_modify(|state| state.drained = on);
+        }
+        found.is_some()
     }
 
     pub(crate) fn member(&self, index: usize) -> &PoolMember {

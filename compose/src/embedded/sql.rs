@@ -4,8 +4,9 @@
 //! matched without case, white space and comments do not matter. What is not
 //! understood is an error (1064), never a silent OK.
 //!
-//! What it cannot know: tables. There are none.
+//! What it cannot know: tables, beyond the one constant one of `items`.
 
+mod items;
 mod tokens;
 
 use self::tokens::{Kind, Token, lower, tokens};
@@ -199,7 +200,10 @@ impl Parser<'_> {
             return Err(here);
         };
         match word.as_str() {
-            "select" => self.select().map(Statement::Select),
+            "select" => match self.items() {
+                Some(select) => Ok(Statement::Select(select)),
+                None => self.select().map(Statement::Select),
+            },
             "set" => self.set(),
             "use" => self.name().map(Statement::Use),
             "begin" => {

@@ -1,5 +1,7 @@
-//! The lab's own backends and proxies as parts of a lab. What was done to an
-//! embedded backend is known exactly, so nothing has to be witnessed.
+//! The lab's own backends as parts of a lab. What was done to an embedded backend
+//! is known exactly, so nothing has to be witnessed.
+
+mod proxy;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,13 +12,11 @@ use futures::future::LocalBoxFuture;
 use gapscope_proto::clock::Clock;
 use tokio::sync::mpsc;
 
-use super::{Applied, Backend, Proxy};
-use crate::embedded::{
-    self, BackendConfig, ClearTruth, Credentials, FaultError, FaultTruth, Held, L4Config, L4Proxy,
-    L7Config, L7Proxy, PoolMember,
-};
+pub use self::proxy::EmbeddedProxy;
+use super::{Applied, Backend};
+use crate::embedded::{self, BackendConfig, ClearTruth, Credentials, FaultError, FaultTruth, Held};
 use crate::error::{Problem, Result};
-use crate::scenario::{Action, ProxyKind};
+use crate::scenario::Action;
 use crate::timeline::Due;
 use crate::witness::{Login, Seen};
 
@@ -90,6 +90,12 @@ impl EmbeddedBackend {
                 "listens again",
                 Outcome::Clear(backend.restart().await.map_err(failed)?),
             ),
+            Action::Restart | Action::Drain | Action::Undrain => {
+                return Err(Problem::new(format!(
+                    "`{}` is not done to a backend itself",
+                    due.action
+                )));
+            }
         };
         Ok(outcome.applied(detail))
     }
@@ -165,83 +171,12 @@ impl Backend for EmbeddedBackend {
         self.carry_out(due).boxed_local()
     }
 
+    fn cut_clients(&mut self) -> LocalBoxFuture<'_, Result<String>> {
+        let cut = self.inner.cut_clients();
+        futures::future::ready(Ok(cut.to_string())).boxed_local()
+    }
+
     fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
         self.inner.shutdown().boxed_local()
-    }
-}
-
-/// An embedded proxy.
-#[derive(Debug)]
-pub enum EmbeddedProxy {
-    /// Carries bytes.
-    L4(L4Proxy),
-    /// Speaks the protocol.
-    L7(L7Proxy),
-}
-
-impl EmbeddedProxy {
-    /// Starts one. As in the study's configuration, every backend but the first
-    /// is a backup, checked every 2 s, down after two failures.
-    pub async fn start(
-        name: &str,
-        kind: ProxyKind,
-        backends: &[(String, SocketAddr)],
-        login: &Login,
-        clock: Arc<dyn Clock>,
-    ) -> Result<Self> {
-        let members = backends
-            .iter()
-            .enumerate()
-            .map(|(index, (name, addr))| PoolMember {
-                name: name.clone(),
-                addr: *addr,
-                backup: index > 0,
-            })
-            .collect();
-        match kind {
-            ProxyKind::L7Reconnecting => {
-                L7Proxy::start(L7Config::new(name, members, credentials(login)), clock)
-                    .await
-                    .map(Self::L7)
-            }
-            _ => L4Proxy::start(L4Config::new(name, members), clock)
-                .await
-                .map(Self::L4),
-        }
-        .map_err(|error| Problem::new(format!("cannot start embedded proxy `{name}`: {error}")))
-    }
-}
-
-impl Proxy for EmbeddedProxy {
-    fn name(&self) -> &str {
-        match self {
-            Self::L4(proxy) => proxy.name(),
-            Self::L7(proxy) => proxy.name(),
-        }
-    }
-
-    fn address(&self) -> SocketAddr {
-        match self {
-            Self::L4(proxy) => proxy.addr(),
-            Self::L7(proxy) => proxy.addr(),
-        }
-    }
-
-    fn program(&self) -> String {
-        match self {
-            Self::L4(_) => "embedded l4-passthrough",
-            Self::L7(_) => "embedded l7-reconnecting",
-        }
-        .to_owned()
-    }
-
-    fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
-        async move {
-            match self {
-                Self::L4(proxy) => proxy.shutdown().await,
-                Self::L7(proxy) => proxy.shutdown().await,
-            }
-        }
-        .boxed_local()
     }
 }

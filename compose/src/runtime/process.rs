@@ -13,8 +13,10 @@ use std::process::Command;
 use std::sync::Arc;
 
 use gapscope_proto::clock::Clock;
+use gapscope_proto::fault::Span;
+use rustix::process::Signal;
 
-use crate::children::Itself;
+use crate::children::{Child, Itself};
 use crate::error::{Problem, Result};
 use crate::exec::{User, user};
 
@@ -76,6 +78,29 @@ const PORT_ATTEMPTS: u32 = 5;
 pub fn free_port() -> io::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     Ok(listener.local_addr()?.port())
+}
+
+/// Sends a signal to a program of the lab's and says when.
+fn send(host: &Host, child: &Child, signal: Signal, word: &str) -> Result<Span> {
+    let earliest_ns = host.clock.raw_ns();
+    let sent = child.signal(signal);
+    let latest_ns = host.clock.raw_ns();
+    let failed = |why: String| {
+        Problem::new(format!(
+            "cannot send {word} to {} (process {}): {why}",
+            child.name(),
+            child.pid()
+        ))
+    };
+    match sent {
+        Ok(true) => Ok(Span {
+            earliest_ns,
+            latest_ns,
+        }),
+        Ok(false) => Err(failed("it has ended already".to_owned())
+            .hint("its log was in the lab's folder; did something else end it?")),
+        Err(error) => Err(failed(error.to_string())),
+    }
 }
 
 /// A program's failure with the end of its log, if it wrote one.

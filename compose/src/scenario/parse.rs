@@ -252,12 +252,12 @@ fn step(table: &Table<'_, '_, '_>) -> Option<Step> {
         (
             "do",
             table.string("do").is_some(),
-            "say what: stop, kill, hang, black_hole, resume or start",
+            "say what: stop, kill, hang, black_hole, resume, start, restart, drain or undrain",
         ),
         (
             "subject",
             subject.is_some(),
-            "say to which backend, such as subject = \"backend-1\"",
+            "say to which backend or proxy, such as subject = \"backend-1\"",
         ),
     ] {
         if !present {
@@ -269,7 +269,11 @@ fn step(table: &Table<'_, '_, '_>) -> Option<Step> {
     let grace_ns = table.duration("grace", 0, 3_600 * SECOND);
     let action = action?.value;
     // What undoes is not judged by itself, so it has no phase to be spread over.
-    let default_jitter = if action.is_fault() { 2 * SECOND } else { 0 };
+    let default_jitter = if action.is_fault() || action == Action::Restart {
+        2 * SECOND
+    } else {
+        0
+    };
     Some(Step {
         at_ns: at_ns?,
         action,

@@ -17,7 +17,7 @@ use crate::duration;
 /// One thing that is wrong with a scenario file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScenarioError {
-    /// From 1.
+    /// From 1; 0 if it is not the file that is wrong but the command line.
     pub line: usize,
     /// The key it is about; empty if the text is not TOML at all.
     pub key: String,
@@ -29,7 +29,10 @@ pub struct ScenarioError {
 
 impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.what)
+        if self.line > 0 {
+            write!(f, "line {}: ", self.line)?;
+        }
+        f.write_str(&self.what)
     }
 }
 

@@ -2,10 +2,10 @@
 //! in an order that can be carried out, subjects that exist, rates a host can
 //! take.
 
-use std::collections::BTreeMap;
+mod steps;
 
-use super::read::{ScenarioError, with_guess};
-use super::{Action, Scenario, Step};
+use super::read::ScenarioError;
+use super::{EVERY_PROXY, Overrides, Scenario};
 use crate::duration;
 
 /// Most probes a second one lab may ask of its agent, over all targets.
@@ -13,11 +13,11 @@ const MAX_PROBES_PER_SECOND: u64 = 50_000;
 /// Most new connections a second that slots may ask of one target.
 const MAX_CONNECTS_PER_SECOND: u64 = 1_000;
 
-pub(super) fn check(scenario: &Scenario) -> Vec<ScenarioError> {
+pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioError> {
     let mut errors = Vec::new();
     names(scenario, &mut errors);
     rates(scenario, &mut errors);
-    steps(scenario, &mut errors);
+    errors.extend(steps::check(scenario, overrides));
     errors.sort_by_key(|error| error.line);
     errors
 }
@@ -44,6 +44,18 @@ fn names(scenario: &Scenario, errors: &mut Vec<ScenarioError>) {
                 hint: "give each a name of its own".to_owned(),
             });
         }
+    }
+    let named = scenario.proxies.iter().map(|proxy| &proxy.name);
+    if named
+        .chain(&scenario.backends)
+        .any(|name| name == EVERY_PROXY)
+    {
+        errors.push(ScenarioError {
+            line: 1,
+            key: "name".to_owned(),
+            what: format!("`{EVERY_PROXY}` is no name: as a subject it means every proxy"),
+            hint: "choose another name".to_owned(),
+        });
     }
     let mut seen: Vec<&str> = Vec::new();
     for proxy in &scenario.proxies {
@@ -107,145 +119,5 @@ fn rates(scenario: &Scenario, errors: &mut Vec<ScenarioError>) {
                  {MAX_CONNECTS_PER_SECOND}); use fewer `new` clients or a longer `new_interval`"
             ),
         });
-    }
-}
-
-/// What became of a subject so far.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Up,
-    Down,
-    Frozen,
-}
-
-struct Progress {
-    state: State,
-    /// The last step may be over as late as this.
-    over_ns: u64,
-    line: usize,
-}
-
-fn steps(scenario: &Scenario, errors: &mut Vec<ScenarioError>) {
-    let backends: Vec<&str> = scenario.backends.iter().map(String::as_str).collect();
-    let mut ordered: Vec<&Step> = scenario.timeline.iter().collect();
-    ordered.sort_by_key(|step| step.at_ns);
-    let mut progress: BTreeMap<&str, Progress> = BTreeMap::new();
-    for step in ordered {
-        let mut wrong = |key: &str, what: String, hint: String| {
-            errors.push(ScenarioError {
-                line: step.line,
-                key: key.to_owned(),
-                what,
-                hint,
-            });
-        };
-        if !backends.contains(&step.subject.as_str()) {
-            let is_proxy = scenario.proxies.iter().any(|p| p.name == step.subject);
-            wrong(
-                "subject",
-                if is_proxy {
-                    format!(
-                        "subject `{}` is a proxy; `{}` is done to backends",
-                        step.subject, step.action
-                    )
-                } else {
-                    format!("unknown subject `{}`", step.subject)
-                },
-                with_guess(&step.subject, &backends, "values of `subject`"),
-            );
-            continue;
-        }
-        if step.grace_ns.is_some() && step.action != Action::Stop {
-            wrong(
-                "grace",
-                format!("`grace` is of no use for `{}`", step.action),
-                "allowed for `do = \"stop\"` only: killed if still there after the grace"
-                    .to_owned(),
-            );
-        }
-        if step.duration_ns.is_some() && !step.action.is_fault() {
-            wrong(
-                "duration",
-                format!("`duration` is of no use for `{}`", step.action),
-                "allowed for stop, kill, hang and black_hole: undone after the duration".to_owned(),
-            );
-        }
-        let latest = step.at_ns.saturating_add(step.jitter_ns);
-        if latest >= scenario.duration_ns {
-            wrong(
-                "at",
-                format!(
-                    "`{}` of `{}` at {}{} comes after the end of the run at {}",
-                    step.action,
-                    step.subject,
-                    duration::text(step.at_ns),
-                    if step.jitter_ns == 0 {
-                        String::new()
-                    } else {
-                        format!(" (and up to {} later)", duration::text(step.jitter_ns))
-                    },
-                    duration::text(scenario.duration_ns),
-                ),
-                "make `at` (with `jitter`) smaller or `duration` longer".to_owned(),
-            );
-            continue;
-        }
-        let before = progress.get(step.subject.as_str());
-        if let Some(before) = before
-            && step.at_ns < before.over_ns
-        {
-            wrong(
-                "at",
-                format!(
-                    "`{}` of `{}` may come before the step of line {} is over",
-                    step.action, step.subject, before.line
-                ),
-                format!(
-                    "allowed here: at = \"{}\" or later",
-                    duration::text(before.over_ns).replace(' ', "")
-                ),
-            );
-        }
-        let state = before.map_or(State::Up, |before| before.state);
-        let fits = match step.action {
-            Action::Stop | Action::Kill | Action::Hang | Action::BlackHole => state == State::Up,
-            Action::Resume => state == State::Frozen,
-            Action::Start => state == State::Down,
-        };
-        if !fits {
-            let allowed = match state {
-                State::Up => "stop, kill, hang, black_hole",
-                State::Down => "start",
-                State::Frozen => "resume",
-            };
-            wrong(
-                "do",
-                format!(
-                    "`{}` makes no sense for `{}`, which is {} then",
-                    step.action,
-                    step.subject,
-                    match state {
-                        State::Up => "up",
-                        State::Down => "down",
-                        State::Frozen => "hung or cut off",
-                    }
-                ),
-                format!("allowed here: {allowed}"),
-            );
-        }
-        let undone = step.duration_ns.is_some();
-        progress.insert(
-            &step.subject,
-            Progress {
-                state: match step.action {
-                    _ if undone => State::Up,
-                    Action::Stop | Action::Kill => State::Down,
-                    Action::Hang | Action::BlackHole => State::Frozen,
-                    Action::Resume | Action::Start => State::Up,
-                },
-                over_ns: latest.saturating_add(step.duration_ns.unwrap_or(0)),
-                line: step.line,
-            },
-        );
     }
 }

@@ -7,6 +7,24 @@ pub const SHIPPED: &[(&str, &str)] = &[
         "switchover",
         include_str!("../../scenarios/switchover.toml"),
     ),
+    ("killed", include_str!("../../scenarios/killed.toml")),
+    ("hung", include_str!("../../scenarios/hung.toml")),
+    (
+        "hung-quiet",
+        include_str!("../../scenarios/hung-quiet.toml"),
+    ),
+    ("cut-off", include_str!("../../scenarios/cut-off.toml")),
+    ("drained", include_str!("../../scenarios/drained.toml")),
+    ("failback", include_str!("../../scenarios/failback.toml")),
+    (
+        "rolling-restart",
+        include_str!("../../scenarios/rolling-restart.toml"),
+    ),
+    ("flapping", include_str!("../../scenarios/flapping.toml")),
+    (
+        "proxy-restart",
+        include_str!("../../scenarios/proxy-restart.toml"),
+    ),
 ];
 
 /// The text of a shipped scenario.

@@ -83,10 +83,10 @@ fn unknown_words_are_named_with_the_allowed_ones() {
         &["unknown subject `b3`", "b1, b2"],
     );
     check(
-        &with("[[timeline]]\nat = \"10s\"\ndo = \"stop\"\nsubject = \"haproxy\"\n"),
+        &with("[[timeline]]\nat = \"10s\"\ndo = \"black_hole\"\nsubject = \"haproxy\"\n"),
         9,
-        "subject",
-        &["is a proxy", "b1, b2"],
+        "do",
+        &["is a proxy", "b1, b2", "allowed for a proxy: stop, kill"],
     );
 }
 
@@ -234,6 +234,60 @@ fn steps_must_be_possible() {
 }
 
 #[test]
+fn proxies_and_drains_are_steps_too() {
+    let step = |at: &str, action: &str, subject: &str, more: &str| {
+        format!("[[timeline]]\nat = \"{at}\"\ndo = \"{action}\"\nsubject = \"{subject}\"\n{more}")
+    };
+    check(
+        &with(&step("10s", "drain", "proxies", "")),
+        9,
+        "do",
+        &["is a proxy", "allowed for a proxy: stop, kill, hang"],
+    );
+    check(
+        &with(&step("10s", "undrain", "b1", "")),
+        9,
+        "do",
+        &["`undrain` makes no sense", "is up then", "drain"],
+    );
+    check(
+        &with(&step("10s", "drain", "b1", "grace = \"2s\"\n")),
+        9,
+        "grace",
+        &["of no use for `drain`"],
+    );
+    check(
+        "name = \"t\"\n[[backend]]\nname = \"proxies\"\n[[proxy]]\nname = \"haproxy\"\n",
+        1,
+        "name",
+        &["`proxies` is no name"],
+    );
+    Scenario::parse(
+        "t.toml",
+        &with(&format!(
+            "{}{}{}{}",
+            step("2s", "drain", "b1", "duration = \"4s\"\n"),
+            step("9s", "restart", "b1", "duration = \"2s\"\n"),
+            step("10s", "restart", "proxies", ""),
+            step("20s", "stop", "b1", "")
+        )),
+    )
+    .expect("a good timeline");
+}
+
+#[test]
+fn another_fault_is_undone_by_what_undoes_it() {
+    let overrides = Overrides {
+        fault: Some(Action::Hang),
+        ..Overrides::default()
+    };
+    let text = shipped("failback").expect("shipped");
+    let scenario = Scenario::parse_with("failback", text, &overrides).expect("valid");
+    let actions: Vec<Action> = scenario.timeline.iter().map(|step| step.action).collect();
+    assert_eq!(actions, [Action::Hang, Action::Resume]);
+}
+
+#[test]
 fn what_is_missing_is_said() {
     check(
         &with("[[timeline]]\ndo = \"stop\"\nsubject = \"b1\"\n"),
@@ -289,15 +343,24 @@ fn shipped_scenarios_are_valid_and_have_the_stated_defaults() {
     for (name, text) in SHIPPED {
         let scenario = Scenario::parse(name, text).expect("a shipped scenario is valid");
         assert_eq!(scenario.name, *name);
-        assert_eq!(scenario.duration_ns, 30 * SECOND);
+        assert!(scenario.duration_ns <= 60 * SECOND, "{name}");
         assert_eq!(scenario.deadline_ns, 250 * MS);
         assert_eq!(
             scenario.clients,
             Clients {
                 canaries: vec![Canary::UserVariable],
+                new: scenario.clients.new,
                 ..Clients::default()
             }
         );
+        for faster in [2, 5, 10] {
+            let overrides = Overrides {
+                faster: Some(faster),
+                ..Overrides::default()
+            };
+            let short = Scenario::parse_with(name, text, &overrides).expect("still valid");
+            assert_eq!(short.duration_ns, scenario.duration_ns / u64::from(faster));
+        }
     }
     let switchover = shipped("switchover").expect("it is shipped");
     let scenario = Scenario::parse("switchover", switchover).expect("valid");
@@ -378,7 +441,11 @@ fn the_command_line_changes_what_it_says() {
         },
     )
     .expect_err("the fault comes after the end");
-    assert_eq!(errors.errors[0].key, "at");
+    assert_eq!(errors.errors[0].key, "--duration");
+    assert!(errors.is_command_line());
+    let said = errors.to_string();
+    assert!(said.starts_with("--duration 11s is too short"), "{said}");
+    assert!(said.contains("at least --duration 13s"), "{said}");
 
     let scenario = Scenario::parse_with(
         "s",

@@ -7,6 +7,8 @@
     reason = "each test file is a program of its own and uses a part"
 )]
 
+pub mod real;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;

@@ -96,6 +96,18 @@ impl Inner {
         Ok(truth)
     }
 
+    pub(super) fn cut_clients(&self) -> usize {
+        // No byte of an answer leaves while this is held.
+        let _gate = self.gate_mut();
+        let connections = self.connections();
+        for connection in connections.values() {
+            *connection.phase() = Phase::Closed;
+            connection.cut(Cut::Fin);
+            connection.killed.cancel();
+        }
+        connections.len()
+    }
+
     /// Waits for running statements, then closes the gate for good.
     async fn drain(&self, grace: Duration, truth: &mut FaultTruth) {
         let all_closed = async {

@@ -1,4 +1,4 @@
-//! One client of the reconnecting proxy; see the parent's description.
+//! One client of such a proxy; see the parent's description.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +16,12 @@ use super::super::sql::{Statement, parse};
 use super::super::wire::{
     HEADER, Inbox, MAX_LOGIN_PAYLOAD, MAX_PAYLOAD, Outbox, ReadError, SqlError, write_all,
 };
-use super::Inner;
+use super::carry::Carried;
+use super::command::{
+    may_be_sent_again, needs_no_session, set_statement_id, shape_of, statement_id,
+};
+use super::shared::Kind;
+use super::{Inner, L7Behaviour};
 
 /// Bytes a client may send ahead while a statement of its runs.
 const MAX_AHEAD: usize = 64 << 10;
@@ -37,6 +42,8 @@ enum Failure {
     Over,
     /// To be told to the client.
     Told(SqlError),
+    /// To be told to the client, whose connection ends with it.
+    Last(SqlError),
 }
 
 /// One client and its backend connection.
@@ -55,6 +62,13 @@ pub(super) struct Client<'a> {
     /// backend connection. The client's numbers are never used twice.
     statements: HashMap<u32, u32>,
     last_statement: u32,
+    /// What could be made again elsewhere.
+    carried: Carried,
+    /// The session holds something on its backend connection, which therefore is
+    /// its own.
+    pinned: bool,
+    /// The session is lost, and must not go on as if it were not.
+    broken: Option<&'static str>,
     /// The answer being collected, as it goes to the client.
     answer: Vec<u8>,
 }
@@ -75,6 +89,9 @@ impl<'a> Client<'a> {
             transaction_lost: false,
             statements: HashMap::new(),
             last_statement: 0,
+            carried: Carried::default(),
+            pinned: false,
+            broken: None,
             answer: Vec::new(),
         }
     }
@@ -180,6 +197,9 @@ impl<'a> Client<'a> {
                 // Whatever a backend sends unasked, it is the end.
                 _ = link.inbox.fill(&link.stream) => self.lose_link(),
             }
+            if self.broken.is_some() {
+                return Err(Over);
+            }
         }
     }
 
@@ -187,6 +207,25 @@ impl<'a> Client<'a> {
         self.link = None;
         self.transaction_lost |= self.in_transaction;
         self.in_transaction = false;
+        self.broken = match self.inner.config.behaviour {
+            L7Behaviour::Reconnecting => None,
+            L7Behaviour::Migrating => self.carried.obstacle(),
+            L7Behaviour::Multiplexing => self
+                .pinned
+                .then_some("the session was pinned to its connection"),
+        };
+    }
+
+    /// Whether this session is to leave its backend, and can.
+    fn should_move(&self) -> bool {
+        self.inner.config.behaviour == L7Behaviour::Migrating
+            && !self.in_transaction
+            && self.carried.obstacle().is_none()
+            && self
+                .link
+                .as_ref()
+                .is_some_and(|link| !self.inner.pool.is_usable(link.member))
+            && !self.inner.pool.candidates().is_empty()
     }
 
     async fn tell(&mut self, error: &SqlError) -> Result<(), Over> {
@@ -201,6 +240,11 @@ impl<'a> Client<'a> {
         let Some(theirs) = statement_id(command) else {
             return;
         };
+        if close {
+            self.carried.closed(theirs);
+        } else {
+            self.carried.long_data(true);
+        }
         let known = if close {
             self.statements.remove(&theirs)
         } else {
@@ -222,6 +266,10 @@ impl<'a> Client<'a> {
         match result {
             Ok(()) => Ok(write_all(self.stream, &self.answer).await?),
             Err(Failure::Told(error)) => self.tell(&error).await,
+            Err(Failure::Last(error)) => {
+                self.tell(&error).await?;
+                Err(Over)
+            }
             Err(Failure::Over | Failure::Lost) => Err(Over),
         }
     }
@@ -237,12 +285,20 @@ impl<'a> Client<'a> {
             _ => None,
         };
         let mut again = may_be_sent_again(command);
+        let multiplexing = self.inner.config.behaviour == L7Behaviour::Multiplexing;
         loop {
+            if self.should_move() {
+                self.link = None;
+            }
             // The loss may have come together with the command.
             if let Some(link) = &mut self.link
                 && !link.is_quiet()
             {
                 self.lose_link();
+            }
+            if let Some(why) = self.broken {
+                let message = format!("Lost connection to the backend: {why}");
+                return Err(Failure::Last(SqlError::new(2013, "HY000", message)));
             }
             if std::mem::take(&mut self.transaction_lost) {
                 let message = "Lost connection to the backend: the open transaction is rolled back";
@@ -264,15 +320,44 @@ impl<'a> Client<'a> {
             }
             match self.exchange(command, shape).await {
                 Err(Failure::Lost) => {
-                    let in_transaction = std::mem::take(&mut self.in_transaction);
-                    self.link = None;
-                    if in_transaction || !again {
+                    let in_transaction = self.in_transaction;
+                    self.lose_link();
+                    self.transaction_lost = false;
+                    if self.broken.is_none() && (in_transaction || !again) {
                         return Err(lost());
                     }
                     again = false;
                 }
+                Ok(()) => {
+                    if multiplexing {
+                        self.give_back(command);
+                    }
+                    return Ok(());
+                }
                 other => return other,
             }
+        }
+    }
+
+    /// Gives the backend connection back to all, unless the session needs it.
+    fn give_back(&mut self, command: &[u8]) {
+        self.pinned = match command[HEADER] {
+            0x1F => false,
+            _ => self.pinned || !needs_no_session(command) || self.in_transaction,
+        };
+        if self.pinned {
+            return;
+        }
+        if let Some(link) = self.link.take() {
+            self.inner.shared.give(self.kind(link.member), link);
+        }
+    }
+
+    fn kind(&self, member: usize) -> Kind {
+        Kind {
+            member,
+            database: self.database.clone(),
+            capabilities: self.capabilities,
         }
     }
 
@@ -368,6 +453,7 @@ impl<'a> Client<'a> {
                 {
                     self.database = Some(name);
                 }
+                self.carried.said(body);
             }
             0x16 => {
                 // The client gets a number that is good for its whole connection.
@@ -375,37 +461,41 @@ impl<'a> Client<'a> {
                     self.last_statement = self.last_statement.wrapping_add(1).max(1);
                     self.statements.insert(self.last_statement, ours);
                     set_statement_id(&mut self.answer, self.last_statement);
+                    self.carried.prepared(self.last_statement, body);
                 }
             }
-            0x1F => self.statements.clear(),
+            // The parts of its parameters are used up, or forgotten.
+            0x17 | 0x1A => self.carried.long_data(false),
+            0x1F => {
+                self.statements.clear();
+                self.carried.reset();
+            }
             _ => {}
         }
     }
 
-    /// Connects to the first backend that is up and answers.
+    /// Gets a connection to a backend: the first that is up and answers or, when
+    /// they are shared, the next in turn.
     async fn acquire(&mut self) -> Result<(), Failure> {
         let config = &self.inner.config;
         let mut why = "all are down".to_owned();
+        let shares = config.behaviour == L7Behaviour::Multiplexing && !self.pinned;
         let searching = async {
             loop {
-                for member in self.inner.pool.candidates() {
+                let mut candidates = self.inner.pool.candidates();
+                if shares && !candidates.is_empty() {
+                    let turn = self.inner.turn.fetch_add(1, Ordering::Relaxed);
+                    let first = turn % candidates.len();
+                    candidates.rotate_left(first);
+                }
+                for member in candidates {
+                    if shares && let Some(link) = self.inner.shared.take(&self.kind(member)) {
+                        return link;
+                    }
                     let target = self.inner.pool.member(member);
-                    let connecting = Link::connect(
-                        member,
-                        target.addr,
-                        &config.backend_credentials,
-                        self.database.as_deref(),
-                        self.capabilities,
-                    );
-                    match tokio::time::timeout(config.connect_timeout, connecting).await {
-                        Ok(Ok(link)) => return link,
-                        Ok(Err(error)) => why = format!("{}: {error}", target.name),
-                        Err(_) => {
-                            why = format!(
-                                "{}: no login within {:?}",
-                                target.name, config.connect_timeout
-                            );
-                        }
+                    match self.connect(member).await {
+                        Ok(link) => return link,
+                        Err(error) => why = format!("{}: {error}", target.name),
                     }
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -418,10 +508,103 @@ impl<'a> Client<'a> {
         };
         self.link = Some(link);
         self.statements.clear();
-        if std::mem::replace(&mut self.had_link, true) {
-            self.inner.reconnects.fetch_add(1, Ordering::Relaxed);
+        let was_moved = std::mem::replace(&mut self.had_link, true);
+        match config.behaviour {
+            L7Behaviour::Multiplexing => {}
+            L7Behaviour::Reconnecting if was_moved => {
+                self.inner.reconnects.fetch_add(1, Ordering::Relaxed);
+            }
+            L7Behaviour::Migrating if was_moved => {
+                self.make_session_again().await?;
+                self.inner.reconnects.fetch_add(1, Ordering::Relaxed);
+            }
+            L7Behaviour::Reconnecting | L7Behaviour::Migrating => {}
         }
         Ok(())
+    }
+
+    async fn connect(&self, member: usize) -> Result<Link, String> {
+        let config = &self.inner.config;
+        let connecting = Link::connect(
+            member,
+            self.inner.pool.member(member).addr,
+            &config.backend_credentials,
+            self.database.as_deref(),
+            self.capabilities,
+        );
+        match tokio::time::timeout(config.connect_timeout, connecting).await {
+            Ok(Ok(link)) => Ok(link),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("no login within {:?}", config.connect_timeout)),
+        }
+    }
+
+    /// Says again what the session consists of, over the new connection.
+    async fn make_session_again(&mut self) -> Result<(), Failure> {
+        let failed = |why: &str| {
+            let message = format!("The session could not be moved to another backend: {why}");
+            Failure::Last(SqlError::new(2013, "HY000", message))
+        };
+        let settings: Vec<Vec<u8>> = self.carried.settings().map(<[u8]>::to_vec).collect();
+        for text in settings {
+            self.silently(0x03, &text, Shape::Result)
+                .await
+                .map_err(|why| failed(&why))?;
+        }
+        for (theirs, text) in self.carried.statements() {
+            self.silently(0x16, &text, Shape::Prepare)
+                .await
+                .map_err(|why| failed(&why))?;
+            let ours = statement_id(&self.answer).ok_or_else(|| failed("no statement number"))?;
+            self.statements.insert(theirs, ours);
+        }
+        Ok(())
+    }
+
+    /// A command of the proxy's own, whose answer the client never sees; it is
+    /// left in `self.answer`.
+    async fn silently(&mut self, code: u8, text: &[u8], shape: Shape) -> Result<(), String> {
+        let mut command = Vec::new();
+        Outbox::new(&mut command, 0).packet(|out| {
+            out.push(code);
+            out.extend_from_slice(text);
+        });
+        self.answer.clear();
+        let deprecate_eof = self
+            .capabilities
+            .contains(CapabilityFlags::CLIENT_DEPRECATE_EOF);
+        let mut answer = Answer::new(shape, deprecate_eof);
+        let within = self.inner.config.connect_timeout;
+        let link = self.link.as_mut().ok_or("there is no connection")?;
+        let collected = &mut self.answer;
+        let exchanging = async {
+            write_all(&link.stream, &command)
+                .await
+                .map_err(|error| error.to_string())?;
+            loop {
+                let length = link
+                    .inbox
+                    .packet(&link.stream, MAX_PAYLOAD)
+                    .await
+                    .map_err(|error| error.to_string())?;
+                let (_, payload) = link.inbox.peek(length);
+                let last = answer
+                    .packet(payload)
+                    .map_err(|_| "its answer makes no sense".to_owned())?;
+                collected.extend_from_slice(link.inbox.peek_raw(length));
+                link.inbox.consume(length);
+                if last {
+                    return Ok::<(), String>(());
+                }
+            }
+        };
+        let done = tokio::time::timeout(within, exchanging)
+            .await
+            .unwrap_or_else(|_| Err(format!("no answer within {within:?}")));
+        match done {
+            Ok(()) if answer.failed => Err("the backend refused a part of it".to_owned()),
+            other => other,
+        }
     }
 }
 
@@ -433,82 +616,5 @@ fn command_of(packet: Result<usize, ReadError>) -> Result<Result<usize, SqlError
             Ok(Err(SqlError::new(1153, "08S01", message)))
         }
         Err(_) => Err(Over),
-    }
-}
-
-/// The shape of a command's answer; none for commands that are not carried.
-fn shape_of(command: &[u8]) -> Option<Shape> {
-    match command.get(HEADER)? {
-        0x02 | 0x0E | 0x1A | 0x1F => Some(Shape::Single),
-        0x03 | 0x17 => Some(Shape::Result),
-        0x16 => Some(Shape::Prepare),
-        _ => None,
-    }
-}
-
-/// Whether sending a command twice does no harm: it only reads, or only touches
-/// the session.
-fn may_be_sent_again(command: &[u8]) -> bool {
-    match command.get(HEADER) {
-        Some(0x02 | 0x0E | 0x16 | 0x1F) => true,
-        Some(0x03) => only_reads(&command[HEADER + 1..]),
-        _ => false,
-    }
-}
-
-fn only_reads(text: &[u8]) -> bool {
-    let text = String::from_utf8_lossy(text).to_ascii_lowercase();
-    let mut text = text.trim_start();
-    while let Some(comment) = text.strip_prefix("/*") {
-        let Some((_, rest)) = comment.split_once("*/") else {
-            return false;
-        };
-        text = rest.trim_start();
-    }
-    let reads = ["select", "show"].iter().any(|word| {
-        text.strip_prefix(word)
-            .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
-    });
-    // Locks, files, variables set on the way.
-    let acts = ["for update", "share", "into", "get_lock", ":=", "nextval"]
-        .iter()
-        .any(|word| text.contains(word));
-    reads && !acts
-}
-
-/// The number in bytes 1 to 4 of a payload that has one there.
-fn statement_id(packet: &[u8]) -> Option<u32> {
-    let bytes = packet.get(HEADER + 1..HEADER + 5)?;
-    Some(u32::from_le_bytes(bytes.try_into().ok()?))
-}
-
-fn set_statement_id(packet: &mut [u8], id: u32) {
-    if let Some(bytes) = packet.get_mut(HEADER + 1..HEADER + 5) {
-        bytes.copy_from_slice(&id.to_le_bytes());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(text: &str, expect: bool) {
-        assert_eq!(only_reads(text.as_bytes()), expect, "{text:?}");
-    }
-
-    #[test]
-    fn only_reads_may_be_sent_again() {
-        check("SELECT 1", true);
-        check(" /* probe */\nselect\t@a", true);
-        check("SHOW GRANTS", true);
-        check("SELECT 1 FOR UPDATE", false);
-        check("SELECT @a := 1", false);
-        check("SELECT 1 INTO OUTFILE 'x'", false);
-        check("INSERT INTO t SELECT 1", false);
-        check("SET @a = 1", false);
-        check("selector", false);
-        check("/* open", false);
-        check("", false);
     }
 }

@@ -17,10 +17,10 @@ use rustix::process::Signal;
 use tokio::sync::mpsc;
 
 use super::{Host, PORT_ATTEMPTS, free_port, version_line};
-use crate::children::Child;
+use crate::children::{Child, frozen};
 use crate::error::{Problem, Result};
 use crate::folder::{LabFolder, write_private};
-use crate::login::until_it_answers;
+use crate::login::{say, until_it_answers};
 use crate::runtime::{Applied, Backend};
 use crate::scenario::Action;
 use crate::timeline::Due;
@@ -80,6 +80,8 @@ pub struct Mariadb {
     host: Host,
     programs: Programs,
     login: Login,
+    /// Who may end others' connections.
+    admin: Login,
     server_id: u32,
     /// Data, sockets, log.
     place: PathBuf,
@@ -154,9 +156,13 @@ impl Mariadb {
     ) -> Result<Self> {
         let place = folder.private(&format!("backend-{server_id}"), host.user.as_ref())?;
         copy(host, folder, template, &place.join("data")).await?;
+        let admin = Login {
+            user: "gapscope_admin".to_owned(),
+            password: format!("{:032x}", rand::random::<u128>()),
+        };
         write_private(
             &place.join("init.sql"),
-            &init_sql(login),
+            &init_sql(login, &admin),
             host.user.as_ref(),
         )?;
         let mut last = None;
@@ -172,6 +178,7 @@ impl Mariadb {
                 host: host.clone(),
                 programs: programs.clone(),
                 login: login.clone(),
+                admin: admin.clone(),
                 server_id,
                 place: place.clone(),
                 port,
@@ -242,25 +249,7 @@ impl Mariadb {
     }
 
     fn send(&self, signal: Signal, word: &str) -> Result<Span> {
-        let earliest_ns = self.host.clock.raw_ns();
-        let sent = self.child.signal(signal);
-        let latest_ns = self.host.clock.raw_ns();
-        let failed = |why: String| {
-            Problem::new(format!(
-                "cannot send {word} to backend `{}` (process {}): {why}",
-                self.name,
-                self.child.pid()
-            ))
-        };
-        match sent {
-            Ok(true) => Ok(Span {
-                earliest_ns,
-                latest_ns,
-            }),
-            Ok(false) => Err(failed("it has ended already".to_owned())
-                .hint("its log was in the lab's folder; did something else end it?")),
-            Err(error) => Err(failed(error.to_string())),
-        }
+        super::send(&self.host, &self.child, signal, word)
     }
 
     async fn carry_out(&mut self, due: &Due) -> Result<Applied> {
@@ -296,12 +285,13 @@ impl Mariadb {
             }
             Action::Hang => {
                 let asked = self.send(Signal::STOP, "SIGSTOP")?;
-                tokio::spawn(note_frozen(
-                    Arc::clone(&self.host.clock),
-                    pid,
-                    asked.earliest_ns,
-                    telling,
-                ));
+                let clock = Arc::clone(&self.host.clock);
+                tokio::spawn(async move {
+                    // An error means that nobody wants to know.
+                    let _ = telling.send(Seen::Note(
+                        frozen(clock.as_ref(), pid, asked.earliest_ns).await,
+                    ));
+                });
                 Ok(applied(asked, None, format!("SIGSTOP to process {pid}")))
             }
             Action::Resume => {
@@ -347,6 +337,10 @@ impl Mariadb {
             Action::BlackHole => Err(Problem::new(
                 can(Action::BlackHole).err().unwrap_or_default(),
             )),
+            Action::Restart | Action::Drain | Action::Undrain => Err(Problem::new(format!(
+                "`{}` is not done to a backend itself",
+                due.action
+            ))),
         }
     }
 }
@@ -391,6 +385,26 @@ impl Backend for Mariadb {
         self.carry_out(due).boxed_local()
     }
 
+    fn cut_clients(&mut self) -> LocalBoxFuture<'_, Result<String>> {
+        async move {
+            if !matches!(self.child.ended(), Ok(None)) {
+                return Ok("is down".to_owned());
+            }
+            let text = format!("KILL USER '{}'", self.login.user);
+            say(self.address(), &self.admin, &text, Duration::from_secs(5))
+                .await
+                .map(|()| "all".to_owned())
+                .map_err(|error| {
+                    Problem::new(format!(
+                        "cannot end the connections to backend `{}` at {}: {error}",
+                        self.name,
+                        self.address()
+                    ))
+                })
+        }
+        .boxed_local()
+    }
+
     fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
         async move { self.child.end(Duration::ZERO).await }.boxed_local()
     }
@@ -408,13 +422,20 @@ pub fn can(action: Action) -> std::result::Result<(), String> {
     }
 }
 
-/// The user whom probes log in as may do nothing but log in.
-fn init_sql(login: &Login) -> String {
+/// The user whom probes log in as may do nothing but log in, and keep a table of
+/// its own for benchmarks.
+fn init_sql(login: &Login, admin: &Login) -> String {
     format!(
-        "CREATE USER IF NOT EXISTS '{user}'@'127.0.0.1' IDENTIFIED BY '{password}';\n\
+        "CREATE USER IF NOT EXISTS '{admin}'@'127.0.0.1' IDENTIFIED BY '{secret}';\n\
+         GRANT ALL PRIVILEGES ON *.* TO '{admin}'@'127.0.0.1';\n\
+         CREATE USER IF NOT EXISTS '{user}'@'127.0.0.1' IDENTIFIED BY '{password}';\n\
+         CREATE DATABASE IF NOT EXISTS gapscope_overhead;\n\
+         GRANT SELECT, INSERT, CREATE, DROP ON gapscope_overhead.* TO '{user}'@'127.0.0.1';\n\
          CREATE USER IF NOT EXISTS '{CHECK_USER}'@'127.0.0.1';\n",
         user = login.user,
         password = login.password,
+        admin = admin.user,
+        secret = admin.password,
     )
 }
 
@@ -487,30 +508,4 @@ async fn copy(host: &Host, folder: &LabFolder, from: &Path, to: &Path) -> Result
         Ok(Some(status)) if done && status.success() => Ok(()),
         _ => Err(failed(child.log_tail(3))),
     }
-}
-
-/// Tells when the kernel shows the process as stopped.
-async fn note_frozen(
-    clock: Arc<dyn gapscope_proto::clock::Clock>,
-    pid: i32,
-    asked_ns: i64,
-    telling: mpsc::UnboundedSender<Seen>,
-) {
-    for _ in 0..1_000 {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name, in parentheses, may hold anything; the state follows it.
-        let state = stat
-            .rsplit_once(") ")
-            .and_then(|(_, rest)| rest.chars().next());
-        if state == Some('T') {
-            let after = clock.raw_ns().saturating_sub(asked_ns);
-            let _ = telling.send(Seen::Note(format!(
-                "seen stopped within {:.1} ms",
-                after as f64 / 1e6
-            )));
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    let _ = telling.send(Seen::Note("was not seen stopped".to_owned()));
 }

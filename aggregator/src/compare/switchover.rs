@@ -1,0 +1,505 @@
+//! Switchover run against switchover run, from their summaries. Pure.
+//!
+//! The unit of evidence is the fault, not the client or the probe. The k-th fault
+//! of one side is paired with the k-th of the other, if the same was done to the
+//! same subject. Of each pair the felt gaps are compared, by the larger of paired
+//! t and sign-flip, adjusted by Holm over the rows. With one fault a side there
+//! is nothing to claim; the outages' intervals are then only held against each
+//! other: where they do not overlap, that one fault was longer, which luck can
+//! do.
+//!
+//! A gap that was not over is at least so long: where that does not tell which
+//! side was longer, the pair is left out and counted.
+
+use serde_json::Value;
+
+use super::{Compared, Line, Verdict};
+use crate::overhead::analyse::{CONFIDENCE, LEVEL, rounds_needed};
+use crate::stats::holm::holm;
+use crate::stats::plan::{Wanted, per_arm};
+use crate::stats::signflip::sign_flip;
+use crate::stats::t_test::{deviation, paired};
+
+/// Target, style and kind of a row.
+type Key = (String, String, String);
+
+fn key(row: &Value) -> Key {
+    let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+    (text("name"), text("style"), text("kind"))
+}
+
+fn name(key: &Key) -> String {
+    let (target, style, kind) = key;
+    if kind == "bare" || kind.is_empty() {
+        format!("{target} {style}")
+    } else {
+        format!("{target} {style} {kind}")
+    }
+}
+
+fn rows<'a>(run: &'a Value, key: &'a Key) -> impl Iterator<Item = &'a Value> {
+    run["targets"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(move |row| self::key(row) == *key)
+}
+
+/// A fault as one row felt it.
+#[derive(Debug, Clone, PartialEq)]
+struct Felt {
+    step: String,
+    gap_s: f64,
+    is_at_least: bool,
+    outage_s: Option<(f64, f64)>,
+    verdict: String,
+}
+
+/// Every fault of every run of a side, as the row felt it (several agents: the
+/// longest).
+fn felt(side: &[Value], key: &Key) -> Vec<Felt> {
+    let mut all = Vec::new();
+    for run in side {
+        let judged: Vec<&Value> = run["faults"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|fault| fault["judged"].as_bool() == Some(true))
+            .collect();
+        for fault in judged {
+            let step = format!(
+                "{} {}",
+                fault["step"].as_str().unwrap_or_default(),
+                fault["subject"].as_str().unwrap_or_default()
+            );
+            let of_rows = rows(run, key)
+                .flat_map(|row| row["faults"].as_array().into_iter().flatten())
+                .filter(|seen| seen["fault"] == fault["id"])
+                .filter_map(|seen| {
+                    Some(Felt {
+                        step: step.clone(),
+                        gap_s: seen["gap_s"].as_f64()?,
+                        is_at_least: seen["gap_is_at_least"].as_bool().unwrap_or(false),
+                        outage_s: seen["outage_lower_s"].as_f64().map(|lower| {
+                            (
+                                lower,
+                                seen["outage_upper_s"].as_f64().unwrap_or(f64::INFINITY),
+                            )
+                        }),
+                        verdict: seen["verdict"].as_str().unwrap_or_default().to_owned(),
+                    })
+                });
+            all.extend(of_rows.max_by(|a, b| a.gap_s.total_cmp(&b.gap_s)));
+        }
+    }
+    all
+}
+
+/// How much longer the other gap is, as far as it is known; none where even the
+/// direction is not.
+fn difference(first: &Felt, other: &Felt) -> Option<f64> {
+    let by = other.gap_s - first.gap_s;
+    match (first.is_at_least, other.is_at_least) {
+        (false, false) => Some(by),
+        (false, true) => (by > 0.0).then_some(by),
+        (true, false) => (by < 0.0).then_some(by),
+        (true, true) => None,
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+struct Number {
+    name: &'static str,
+    digits: usize,
+    of: fn(&Value) -> Option<f64>,
+}
+
+const NUMBERS: [Number; 8] = [
+    Number {
+        name: "available %",
+        digits: 2,
+        of: |row| row["availability_pct"].as_f64(),
+    },
+    Number {
+        name: "healthy available %",
+        digits: 2,
+        of: |row| row["healthy"]["availability_pct"].as_f64(),
+    },
+    Number {
+        name: "longest gap s",
+        digits: 3,
+        of: |row| row["max_gap_s"].as_f64(),
+    },
+    Number {
+        name: "client-time lost s, at most",
+        digits: 2,
+        of: |row| row["client_time_lost_s"]["upper"].as_f64(),
+    },
+    Number {
+        name: "healthy p50 ms",
+        digits: 2,
+        of: |row| row["latency_ms_by_part"]["healthy"]["p50"].as_f64(),
+    },
+    Number {
+        name: "healthy p99 ms",
+        digits: 2,
+        of: |row| row["latency_ms_by_part"]["healthy"]["p99"].as_f64(),
+    },
+    Number {
+        name: "connection changes",
+        digits: 0,
+        of: |row| row["connection_changes"].as_f64(),
+    },
+    Number {
+        name: "backend switches",
+        digits: 0,
+        of: |row| row["backend_switches"].as_f64(),
+    },
+];
+
+/// Compares two sides, each of one summary or several.
+pub fn compare(first: &[Value], other: &[Value]) -> Compared {
+    let mut compared = Compared::default();
+    let keys = |side: &[Value]| {
+        let mut keys: Vec<Key> = Vec::new();
+        for row in side
+            .iter()
+            .flat_map(|run| run["targets"].as_array())
+            .flatten()
+        {
+            if !keys.contains(&key(row)) {
+                keys.push(key(row));
+            }
+        }
+        keys
+    };
+    let there = keys(other);
+    let common: Vec<Key> = keys(first)
+        .into_iter()
+        .filter(|k| there.contains(k))
+        .collect();
+    if common.is_empty() {
+        compared
+            .caveats
+            .push("they have no target and style in common".to_owned());
+        return compared;
+    }
+    let mut claims: Vec<(usize, usize, f64)> = Vec::new();
+    for key in &common {
+        let (a, b) = (felt(first, key), felt(other, key));
+        let pairs: Vec<(&Felt, &Felt)> =
+            a.iter().zip(&b).filter(|(x, y)| x.step == y.step).collect();
+        if pairs.is_empty() {
+            continue;
+        }
+        let differences: Vec<f64> = pairs.iter().filter_map(|(x, y)| difference(x, y)).collect();
+        if differences.len() < pairs.len() {
+            compared.caveats.push(format!(
+                "{}: {} of {} pairs of faults were not over on either side and do not tell which \
+                 was longer",
+                name(key),
+                pairs.len() - differences.len(),
+                pairs.len()
+            ));
+        }
+        let t = paired(&differences, CONFIDENCE);
+        let p = match (t, sign_flip(&differences)) {
+            (Some(t), Some(flip)) => t.p.max(flip.p),
+            _ => f64::NAN,
+        };
+        claims.push((compared.lines.len(), differences.len(), p));
+        compared.lines.push(Line {
+            of: name(key),
+            what: format!("felt gap s, {} faults", pairs.len()),
+            first: gaps(&a),
+            other: gaps(&b),
+            difference: match t {
+                Some(t) => format!("{:+.3} ({:+.3}..{:+.3})", t.mean, t.lower, t.upper),
+                None if differences.is_empty() => "unknown".to_owned(),
+                None => format!("{:+.3}", mean(&differences)),
+            },
+            interval: t.map(|t| (t.lower, t.mean, t.upper)),
+            is_factor: false,
+            p_holm: None,
+            verdict: Verdict::TooFew,
+        });
+        outage_line(key, &pairs, &mut compared);
+        verdict_line(key, &a, &b, &mut compared);
+    }
+    judge(&mut compared, &claims);
+    for key in &common {
+        for number in &NUMBERS {
+            let values = |side: &[Value]| -> Vec<f64> {
+                side.iter()
+                    .filter_map(|run| {
+                        let of_rows: Vec<f64> = rows(run, key).filter_map(number.of).collect();
+                        (!of_rows.is_empty()).then(|| mean(&of_rows))
+                    })
+                    .collect()
+            };
+            let (x, y) = (values(first), values(other));
+            if x.is_empty() || y.is_empty() {
+                continue;
+            }
+            let digits = number.digits;
+            compared.lines.push(Line {
+                of: name(key),
+                what: number.name.to_owned(),
+                first: format!("{:.digits$}", mean(&x)),
+                other: format!("{:.digits$}", mean(&y)),
+                difference: format!("{:+.digits$}", mean(&y) - mean(&x)),
+                interval: None,
+                is_factor: false,
+                p_holm: None,
+                verdict: Verdict::Shown,
+            });
+        }
+    }
+    compared
+}
+
+fn gaps(felt: &[Felt]) -> String {
+    let text = |f: &Felt| format!("{}{:.3}", if f.is_at_least { "≥" } else { "" }, f.gap_s);
+    match felt {
+        [] => "-".to_owned(),
+        [one] => text(one),
+        several => {
+            let values: Vec<f64> = several.iter().map(|f| f.gap_s).collect();
+            let mark = if several.iter().any(|f| f.is_at_least) {
+                "≥"
+            } else {
+                ""
+            };
+            format!("mean {mark}{:.3}", mean(&values))
+        }
+    }
+}
+
+/// Outages are intervals: of single pairs it is only said whether they overlap.
+fn outage_line(key: &Key, pairs: &[(&Felt, &Felt)], compared: &mut Compared) {
+    let [(x, y)] = pairs else {
+        return;
+    };
+    let (Some(a), Some(b)) = (x.outage_s, y.outage_s) else {
+        return;
+    };
+    let text = |(lower, upper): (f64, f64)| {
+        if upper.is_finite() {
+            format!("{lower:.3}..{upper:.3}")
+        } else {
+            format!("≥{lower:.3}")
+        }
+    };
+    let difference = if b.0 > a.1 {
+        "longer in this one fault"
+    } else if b.1 < a.0 {
+        "shorter in this one fault"
+    } else {
+        "overlap"
+    };
+    compared.lines.push(Line {
+        of: name(key),
+        what: "outage s".to_owned(),
+        first: text(a),
+        other: text(b),
+        difference: difference.to_owned(),
+        interval: None,
+        is_factor: false,
+        p_holm: None,
+        verdict: Verdict::Shown,
+    });
+}
+
+fn verdict_line(key: &Key, a: &[Felt], b: &[Felt], compared: &mut Compared) {
+    let text = |felt: &[Felt]| {
+        let mut words: Vec<(&str, usize)> = Vec::new();
+        for f in felt {
+            match words.iter_mut().find(|(word, _)| *word == f.verdict) {
+                Some((_, n)) => *n += 1,
+                None => words.push((&f.verdict, 1)),
+            }
+        }
+        words
+            .iter()
+            .map(|(word, n)| {
+                if felt.len() == 1 {
+                    (*word).to_owned()
+                } else {
+                    format!("{word} {n}/{}", felt.len())
+                }
+            })
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let (first, other) = (text(a), text(b));
+    compared.lines.push(Line {
+        of: name(key),
+        what: "verdict".to_owned(),
+        difference: if first == other { "same" } else { "differs" }.to_owned(),
+        first,
+        other,
+        interval: None,
+        is_factor: false,
+        p_holm: None,
+        verdict: Verdict::Shown,
+    });
+}
+
+fn judge(compared: &mut Compared, claims: &[(usize, usize, f64)]) {
+    let p: Vec<f64> = claims.iter().map(|(_, _, p)| *p).collect();
+    let needed = rounds_needed(claims.len()) as usize;
+    let mut too_few = None;
+    for ((line, n, _), adjusted) in claims.iter().zip(holm(&p)) {
+        let line = &mut compared.lines[*line];
+        line.p_holm = (!adjusted.is_nan()).then_some(adjusted);
+        line.verdict = if adjusted.is_nan() || *n < needed {
+            too_few = Some(*n);
+            Verdict::TooFew
+        } else if adjusted > LEVEL {
+            Verdict::NotDistinguishable
+        } else if line.interval.is_some_and(|(_, middle, _)| middle > 0.0) {
+            Verdict::Worse
+        } else {
+            Verdict::Better
+        };
+    }
+    if let Some(n) = too_few {
+        compared.caveats.push(format!(
+            "{n} {} of faults: even if all agree, chance does that too often for {} comparisons \
+             at {} % (that takes {needed} pairs). Give several runs a side: A1,A2,A3 B1,B2,B3",
+            if n == 1 { "pair" } else { "pairs" },
+            claims.len(),
+            LEVEL * 100.0
+        ));
+    }
+}
+
+/// How many faults an arm the largest difference that was seen would take, by
+/// the spread that was seen; `None` without two faults on a side.
+pub fn faults_needed(first: &[Value], other: &[Value]) -> Option<(f64, f64, u64)> {
+    let mut largest: Option<(f64, f64, u64)> = None;
+    let rows: Vec<Key> = first
+        .iter()
+        .flat_map(|run| run["targets"].as_array())
+        .flatten()
+        .map(key)
+        .collect();
+    for key in &rows {
+        let side =
+            |side: &[Value]| -> Vec<f64> { felt(side, key).iter().map(|f| f.gap_s).collect() };
+        let (a, b) = (side(first), side(other));
+        let (Some(sa), Some(sb)) = (deviation(&a), deviation(&b)) else {
+            continue;
+        };
+        let spread = ((sa * sa + sb * sb) / 2.0).sqrt();
+        let by = (mean(&b) - mean(&a)).abs();
+        if by > 0.0 && spread > 0.0 && largest.is_none_or(|(known, _, _)| by > known) {
+            let wanted = Wanted {
+                level: LEVEL,
+                ..Wanted::default()
+            };
+            largest = Some((by, spread, per_arm(by, spread, wanted)));
+        }
+    }
+    largest
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(gaps: &[(f64, bool)]) -> Value {
+        let faults: Vec<Value> = (1..=gaps.len())
+            .map(|id| json!({"id": id, "step": "stop", "subject": "b1", "judged": true}))
+            .collect();
+        let seen: Vec<Value> = gaps
+            .iter()
+            .enumerate()
+            .map(|(at, (gap, is_at_least))| {
+                json!({
+                    "fault": at + 1, "gap_s": gap, "gap_is_at_least": is_at_least,
+                    "outage_lower_s": gap - 0.1,
+                    "outage_upper_s": if *is_at_least { Value::Null } else { json!(gap) },
+                    "verdict": "disrupted",
+                })
+            })
+            .collect();
+        json!({
+            "faults": faults,
+            "targets": [{
+                "name": "p", "style": "reused", "kind": "bare", "faults": seen,
+                "availability_pct": 90.0,
+            }],
+        })
+    }
+
+    fn gap_line(compared: &Compared) -> &Line {
+        compared
+            .lines
+            .iter()
+            .find(|l| l.what.starts_with("felt gap"))
+            .expect("a line of gaps")
+    }
+
+    #[test]
+    fn one_fault_a_side_claims_nothing() {
+        let compared = compare(&[run(&[(1.0, false)])], &[run(&[(9.0, false)])]);
+        assert_eq!(gap_line(&compared).verdict, Verdict::TooFew);
+        assert!(
+            compared.caveats[0].contains("1 pair of faults"),
+            "{compared:?}"
+        );
+        let outage = compared.lines.iter().find(|l| l.what == "outage s");
+        assert_eq!(
+            outage.expect("an outage").difference,
+            "longer in this one fault"
+        );
+        assert!(!compared.can_tell());
+    }
+
+    #[test]
+    fn many_faults_that_agree_do() {
+        let side = |add: f64| -> Vec<Value> {
+            (0..12)
+                .map(|at| run(&[(3.0 + add + 0.1 * f64::from(at % 4), false)]))
+                .collect()
+        };
+        let worse = compare(&side(0.0), &side(1.0));
+        assert_eq!(gap_line(&worse).verdict, Verdict::Worse);
+        assert!(worse.is_worse());
+        let better = compare(&side(1.0), &side(0.0));
+        assert_eq!(gap_line(&better).verdict, Verdict::Better);
+        let same = compare(&side(0.0), &side(0.0));
+        assert_eq!(gap_line(&same).verdict, Verdict::NotDistinguishable);
+    }
+
+    #[test]
+    fn what_was_not_over_counts_only_where_it_tells() {
+        let felt = |gap_s, is_at_least| Felt {
+            step: String::new(),
+            gap_s,
+            is_at_least,
+            outage_s: None,
+            verdict: String::new(),
+        };
+        assert_eq!(difference(&felt(1.0, false), &felt(3.0, true)), Some(2.0));
+        assert_eq!(difference(&felt(4.0, false), &felt(3.0, true)), None);
+        assert_eq!(difference(&felt(4.0, true), &felt(3.0, false)), Some(-1.0));
+        assert_eq!(difference(&felt(4.0, true), &felt(9.0, true)), None);
+        let compared = compare(&[run(&[(4.0, true)])], &[run(&[(4.0, true)])]);
+        assert!(compared.caveats[0].contains("not over"), "{compared:?}");
+    }
+
+    #[test]
+    fn faults_that_differ_are_no_pair() {
+        let mut other = run(&[(1.0, false)]);
+        other["faults"][0]["step"] = json!("kill");
+        let compared = compare(&[run(&[(1.0, false)])], &[other]);
+        assert!(compared.lines.iter().all(|l| l.verdict == Verdict::Shown));
+    }
+}

@@ -1,0 +1,186 @@
+//! Holds gates against a summary. Pure.
+
+use serde_json::Value;
+
+use super::fields::{Found, FoundValue, Unit, rank};
+use super::junit::Case;
+use super::parse::{Gate, Limit, Op};
+
+/// The most values that a failure names.
+const NAMED: usize = 5;
+
+/// What came of each gate.
+pub fn judge(summary: &Value, gates: &[Gate]) -> Vec<Case> {
+    gates
+        .iter()
+        .map(|gate| Case {
+            name: gate.text.clone(),
+            failure: failure(summary, gate),
+        })
+        .collect()
+}
+
+fn failure(summary: &Value, gate: &Gate) -> Option<String> {
+    let covered: Vec<Found> = gate
+        .field
+        .values(summary)
+        .into_iter()
+        .filter(|found| {
+            gate.filter.iter().all(|(key, word)| {
+                found
+                    .of
+                    .iter()
+                    .any(|(name, value)| name == key && value == word)
+            })
+        })
+        .collect();
+    if covered.is_empty() {
+        return Some("there is no such value in this run, so nothing was tested".to_owned());
+    }
+    let failing: Vec<String> = covered
+        .iter()
+        .filter(|found| meets(found, gate))
+        .map(|found| text(found, gate.field.unit))
+        .collect();
+    if failing.is_empty() {
+        return None;
+    }
+    let more = failing.len().saturating_sub(NAMED);
+    let mut why = failing[..failing.len().min(NAMED)].join("; ");
+    if more > 0 {
+        why.push_str(&format!("; and {more} more"));
+    }
+    Some(why)
+}
+
+fn meets(found: &Found, gate: &Gate) -> bool {
+    match (&found.value, &gate.limit) {
+        (FoundValue::Number(value), Limit::Number(limit)) => gate.op.holds(*value, *limit),
+        (FoundValue::Word(value), Limit::Word(limit)) => match gate.op {
+            Op::Is => value == limit,
+            Op::IsNot => value != limit,
+            // Worse is more. A verdict without a rank is neither.
+            op => match (rank(value), rank(limit)) {
+                (Some(value), Some(limit)) => op.holds(value, limit),
+                _ => false,
+            },
+        },
+        _ => false,
+    }
+}
+
+fn text(found: &Found, unit: Unit) -> String {
+    let of: Vec<&str> = found
+        .of
+        .iter()
+        .filter(|(_, value)| !value.is_empty() && value != "bare")
+        .map(|(_, value)| value.as_str())
+        .collect();
+    let value = match &found.value {
+        FoundValue::Word(word) => word.clone(),
+        FoundValue::Number(number) if number.is_infinite() => "without bound".to_owned(),
+        FoundValue::Number(number) => match unit {
+            Unit::Seconds if *number < 0.001 => format!("{:.1} us", number * 1e6),
+            Unit::Seconds => format!("{number:.3} s"),
+            Unit::Percent => format!("{number:.2} %"),
+            Unit::Factor => format!("{number:.2}"),
+            Unit::Count | Unit::Verdict => format!("{number}"),
+        },
+    };
+    if of.is_empty() {
+        value
+    } else {
+        format!("{}: {value}", of.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn summary() -> Value {
+        json!({
+            "conservation": {"lost_max": 0},
+            "targets": [
+                {"name": "p", "style": "reused", "kind": "bare", "due": 100,
+                 "availability_pct": 89.9, "max_gap_s": 3.0, "max_gap_is_at_least": false,
+                 "client_time_lost_s": {"lower": 1.0, "upper": null},
+                 "latency_ms": {"p99": 4.0, "more_than": []},
+                 "response_ms": {"p99": 9.0, "more_than": ["p99"]},
+                 "errors": [{"count": 2}, {"count": 3}],
+                 "windows": [{"scope": "any", "fault": 1, "outage_lower_s": 2.0, "outage_upper_s": 3.1},
+                             {"scope": "client", "outage_lower_s": 9.0, "outage_upper_s": 9.9}],
+                 "faults": [{"fault": 1, "verdict": "disrupted", "gap_s": 3.0,
+                             "gap_is_at_least": false, "outage_lower_s": 2.0, "outage_upper_s": 3.1}]},
+                {"name": "q", "style": "new", "kind": "bare", "due": 100,
+                 "availability_pct": 100.0, "max_gap_s": 0.2, "max_gap_is_at_least": true,
+                 "windows": [], "errors": [],
+                 "faults": [{"fault": 1, "verdict": "not exposed", "gap_s": 0.2,
+                             "gap_is_at_least": false, "outage_lower_s": null, "outage_upper_s": null}]}
+            ],
+            "cells": [
+                {"target": "p", "clients": 40, "label": "now", "errors": 0,
+                 "to_direct": {"ratio": 1.4, "ratio_lower": 1.3, "added_ns": 30000.0}},
+                {"target": "p", "clients": 1, "label": "now", "errors": 0, "to_direct": null}
+            ]
+        })
+    }
+
+    #[track_caller]
+    fn check(gate: &str, expect: Option<&str>) {
+        let gate: Gate = gate.parse().expect("a gate");
+        let case = judge(&summary(), std::slice::from_ref(&gate)).remove(0);
+        match (case.failure, expect) {
+            (None, None) => {}
+            (Some(why), Some(expect)) => assert!(why.contains(expect), "{gate}: {why}"),
+            other => panic!("{gate}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn conditions_hold_for_any_value() {
+        check("windows.upper > 2s", Some("p reused 1: 3.100 s"));
+        check("windows.upper > 4s", None);
+        check("windows.upper > 2s where target = q", None);
+        check("available < 99%", Some("p reused: 89.90 %"));
+        check("available < 80%", None);
+        check("errors > 4", Some("p reused: 5"));
+        check("data.lost > 0", None);
+        check(
+            "ratio.lower > 1.2 where clients = 40",
+            Some("p 40 now: 1.30"),
+        );
+        check("added > 20us", Some("30.0 us"));
+        check("ratio > 1.5", None);
+        check("faults.gap > 1s", Some("p reused 1: 3.000 s"));
+        check("latency.p99 > 3ms", Some("0.004 s"));
+    }
+
+    #[test]
+    fn what_has_no_bound_is_more_than_anything() {
+        check("gap > 10m", Some("q new: without bound"));
+        check("lost.upper > 1h", Some("p reused: without bound"));
+        check("response.p99 > 1m", Some("without bound"));
+        check("faults.upper > 10s", None);
+    }
+
+    #[test]
+    fn verdicts_have_ranks() {
+        check("verdict >= disrupted", Some("p reused 1: disrupted"));
+        check("verdict > disrupted", None);
+        check("verdict >= seamless", Some("disrupted"));
+        check("verdict = not exposed", Some("q new 1: not exposed"));
+        check("verdict < seamless", None);
+    }
+
+    #[test]
+    fn a_gate_that_tested_nothing_has_not_passed() {
+        check(
+            "windows.upper > 2s where target = nobody",
+            Some("nothing was tested"),
+        );
+        check("ratio > 1 where clients = 7", Some("nothing was tested"));
+    }
+}

@@ -1,0 +1,261 @@
+//! One sentence a target: who was hit, what became of them, how long it took, and
+//! how sure that is. Made of the numbers in the tables; where something was not
+//! tested, that is the sentence.
+
+use gapscope_proto::fault::{Fault, FaultScope};
+use gapscope_proto::ids::TargetName;
+
+use super::figures::{gap, interval, percent, seconds};
+use super::headline::{short_client_words, worst};
+use crate::analyse::fate::{Exposure, Fate};
+use crate::analyse::row::{FaultRow, Row};
+use crate::analyse::run::Analysis;
+use crate::analyse::stretch::MaxGap;
+use crate::analyse::verdict::Verdict;
+
+/// "haproxy: all 8 clients were on db-1 when it was stopped; all were hurt ..."
+pub(super) fn conclusion(analysis: &Analysis, target: &TargetName, deadline: &str) -> String {
+    let rows: Vec<&Row> = analysis
+        .rows
+        .iter()
+        .map(|(_, row)| row)
+        .filter(|row| &row.target == target)
+        .collect();
+    let said = match worst(&rows) {
+        None => without_fault(&rows),
+        Some((_, judged)) => {
+            let id = judged.fault;
+            let fault = analysis.faults.iter().find(|f| f.id == id);
+            let all: Vec<(&Row, &FaultRow)> = rows
+                .iter()
+                .flat_map(|row| row.faults.iter().map(move |f| (*row, f)))
+                .filter(|(_, f)| f.fault == id)
+                .collect();
+            let of_several = rows.iter().map(|r| r.faults.len()).max().unwrap_or(0) > 1;
+            let mut said = in_fault(&all, fault, deadline);
+            if of_several {
+                said = format!("in fault {id}, the worst for it, {said}");
+            }
+            said
+        }
+    };
+    format!("{target}: {said}")
+}
+
+/// What is to be kept in mind with all of the sentences.
+pub(super) fn closing(analysis: &Analysis) -> Option<String> {
+    analysis
+        .caveats
+        .iter()
+        .any(|caveat| caveat.code == "one_fault")
+        .then(|| "One fault of a kind cannot tell luck from behaviour: repeat it.".to_owned())
+}
+
+fn without_fault(rows: &[&Row]) -> String {
+    let due: u64 = rows.iter().map(|r| r.slots.all.due).sum();
+    let no_data: u64 = rows.iter().map(|r| r.slots.all.no_data()).sum();
+    let in_time: u64 = rows.iter().map(|r| r.slots.all.in_time()).sum();
+    if rows.iter().all(|r| r.slots.all.probed == 0) {
+        return "nothing was measured: it was not probed.".to_owned();
+    }
+    if rows.iter().all(|r| r.slots.all.ok == 0) {
+        return "not one probe was answered.".to_owned();
+    }
+    let share = (due > no_data).then(|| in_time as f64 / (due - no_data) as f64);
+    let max = rows.iter().map(|r| r.max_gap).reduce(MaxGap::max);
+    format!(
+        "no fault was done; {} % of the due slots were answered in time, the longest time without \
+         an answer was {}.",
+        percent(share),
+        gap(max.unwrap_or_default())
+    )
+}
+
+fn clients(n: u64) -> String {
+    match n {
+        1 => "1 client".to_owned(),
+        n => format!("{n} clients"),
+    }
+}
+
+/// "all 8", "6 of 8", "its only client"
+fn of_all(part: u64, all: u64) -> String {
+    match (part, all) {
+        (1, 1) => "its only client".to_owned(),
+        (0, _) => "no client".to_owned(),
+        (p, a) if p == a => format!("all {} clients", a),
+        (p, a) => format!("{p} of {} clients", a),
+    }
+}
+
+fn was(n: u64) -> &'static str {
+    if n == 1 || n == 0 { "was" } else { "were" }
+}
+
+fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) -> String {
+    let count = |exposure: Exposure| -> u64 {
+        all.iter().map(|(_, f)| f.judgement.exposed(exposure)).sum()
+    };
+    let (held, shared) = (count(Exposure::Held), count(Exposure::Shared));
+    let (others, unmeasured) = (count(Exposure::None), count(Exposure::Unmeasured));
+    let total = held + shared + others + unmeasured;
+    let exposed = held + shared;
+    let hurt: u64 = all.iter().map(|(_, f)| f.judgement.hurt).sum();
+    let collateral: u64 = all.iter().map(|(_, f)| f.judgement.collateral).sum();
+    let (step, subject) = fault.map_or(("it", "its subject"), |f| (&*f.step, &*f.subject));
+    let reaches_all =
+        fault.is_some_and(|f| !matches!(f.scope, FaultScope::Backend | FaultScope::Mark));
+    let verdict = all.iter().map(|(_, f)| f.judgement.verdict).min();
+    let asked = format!("`{step} {subject}` was asked for");
+
+    if exposed == 0 && hurt == 0 {
+        return if unmeasured == total {
+            format!(
+                "nothing is known: no client had an answer just before {asked}, or none was \
+                 watched after."
+            )
+        } else {
+            format!("no client was on {subject} when {asked}: of that, nothing was tested.")
+        };
+    }
+    let who = if reaches_all {
+        format!("{asked}, which reaches all {}", clients(total))
+    } else {
+        format!(
+            "{} {} on {subject} when {asked}",
+            of_all(exposed, total),
+            was(exposed)
+        )
+    };
+    let mut parts = vec![who];
+    if hurt == 0 {
+        parts.push(unhurt(all, verdict, deadline));
+    } else {
+        parts.push(what_became(all, hurt, total, collateral));
+        parts.extend(how_long(all));
+    }
+    if shared > 0 {
+        parts.push(format!("{} only in part", clients(shared)));
+    }
+    if unmeasured > 0 {
+        parts.push(format!("of {} nothing is known", clients(unmeasured)));
+    }
+    format!("{}.", parts.join("; "))
+}
+
+fn unhurt(all: &[(&Row, &FaultRow)], verdict: Option<Verdict>, deadline: &str) -> String {
+    if all.iter().all(|(_, f)| f.without_effect) || verdict == Some(Verdict::Unmeasured) {
+        return "it had no effect that was seen".to_owned();
+    }
+    let untested = all.iter().any(|(_, f)| f.judgement.state_not_tested);
+    let canary = all
+        .iter()
+        .any(|(row, _)| matches!(row.kind, gapscope_proto::plan::ClientKind::Canary(_)));
+    let state = match (untested, canary) {
+        (true, false) => "; whether their sessions' state survived was not tested",
+        _ => "",
+    };
+    format!("every one was answered within {deadline} all the time{state}")
+}
+
+/// "all were hurt (dropped 6, failed 2)"
+fn what_became(all: &[(&Row, &FaultRow)], hurt: u64, total: u64, collateral: u64) -> String {
+    let mut fates: std::collections::BTreeMap<Fate, u64> = std::collections::BTreeMap::new();
+    for (_, fault) in all {
+        for (_, seen) in fault.clients.iter().filter(|(_, s)| s.is_hurt()) {
+            *fates.entry(seen.fate).or_insert(0) += 1;
+        }
+    }
+    let words: Vec<String> = fates
+        .iter()
+        .map(|(fate, n)| format!("{} {n}", fate.as_str()))
+        .collect();
+    let mut said = format!(
+        "{} {} hurt ({})",
+        of_all(hurt, total),
+        was(hurt),
+        words.join(", ")
+    );
+    if collateral > 0 {
+        said.push_str(&format!(
+            ", among them {} not served by it",
+            clients(collateral)
+        ));
+    }
+    said
+}
+
+fn how_long(all: &[(&Row, &FaultRow)]) -> Vec<String> {
+    let mut said = Vec::new();
+    let hurt: Vec<&(&Row, &FaultRow)> = all
+        .iter()
+        .filter(|(_, f)| f.judgement.hurt > 0 && f.gap.ns > 0)
+        .collect();
+    let shortest = hurt.iter().min_by_key(|(_, f)| f.gap.ns);
+    let longest = hurt.iter().max_by_key(|(_, f)| f.gap.ns);
+    if let (Some((a, short)), Some((b, long))) = (shortest, longest) {
+        let is_one = long.gap.ns.saturating_sub(short.gap.ns) < 1_000_000;
+        said.push(if is_one {
+            format!("the longest went {} without an answer", gap(long.gap))
+        } else {
+            format!(
+                "the longest went {} ({}) to {} ({}) without an answer",
+                gap(short.gap),
+                short_client_words(a),
+                gap(long.gap),
+                short_client_words(b)
+            )
+        });
+        if long.own_timeout_ns > 0 {
+            said.push(format!(
+                "{} of that was the client's own timeout",
+                seconds(long.own_timeout_ns)
+            ));
+        }
+    }
+    let lost: u64 = all
+        .iter()
+        .filter_map(|(_, f)| f.judgement.fates().get(&Fate::Lost).copied())
+        .sum();
+    if lost > 0 {
+        let watched = all
+            .iter()
+            .map(|(_, f)| f.watched_until_ns.saturating_sub(f.asked.latest_ns))
+            .max()
+            .unwrap_or(0);
+        said.push(format!(
+            "{} {} not back within the {} that were watched",
+            clients(lost),
+            was(lost),
+            seconds(watched)
+        ));
+    }
+    // Whoever asks most often knows best.
+    let asks_most = hurt
+        .iter()
+        .filter(|(_, f)| f.outage.is_some())
+        .min_by_key(|(row, _)| row.interval_ns);
+    if let Some((row, fault)) = asks_most
+        && let Some((lower, upper)) = fault.outage
+    {
+        said.push(format!(
+            "for its {} clients the service can have been out for {}",
+            short_client_words(row),
+            interval(lower, upper)
+        ));
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_read_like_words() {
+        assert_eq!(of_all(8, 8), "all 8 clients");
+        assert_eq!(of_all(1, 8), "1 of 8 clients");
+        assert_eq!(of_all(1, 1), "its only client");
+        assert_eq!(of_all(0, 3), "no client");
+    }
+}

@@ -1,0 +1,309 @@
+//! Every shipped scenario, as a user runs it, on the embedded runtime with its
+//! times divided by five: what is known of the embedded proxies must come out.
+//!
+//! Where the machine is slow an answer can come past the deadline, so that nothing
+//! here depends on one being in time: only on errors, state and who answered.
+
+use std::collections::BTreeSet;
+
+use gapscope_lab::scenario::SHIPPED;
+use serde_json::Value;
+
+mod common;
+
+struct Ran {
+    summary: Value,
+    said: String,
+}
+
+fn run(scenario: &str, more: &[&str]) -> Ran {
+    let data = tempfile::tempdir().expect("a folder");
+    let output = common::lab()
+        .args(["run", scenario, "--faster", "5", "--format", "json"])
+        .args(more)
+        .arg("--data")
+        .arg(data.path())
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    Ran {
+        summary: serde_json::from_slice(&output.stdout).expect("JSON"),
+        said,
+    }
+}
+
+impl Ran {
+    /// The steps of the faults that were judged, in order.
+    fn steps(&self) -> Vec<String> {
+        let faults = self.summary["faults"].as_array().expect("faults");
+        faults
+            .iter()
+            .filter(|fault| fault["judged"] == true)
+            .map(|fault| fault["step"].as_str().expect("a step").to_owned())
+            .collect()
+    }
+
+    fn row(&self, target: &str, style: &str, kind: &str) -> &Value {
+        self.summary["targets"]
+            .as_array()
+            .expect("targets")
+            .iter()
+            .find(|row| row["name"] == target && row["style"] == style && row["kind"] == kind)
+            .unwrap_or_else(|| panic!("no row {target} {style} {kind}"))
+    }
+
+    /// The fates of a row's clients in the fault of this place in the order.
+    fn fates(&self, target: &str, style: &str, kind: &str, fault: usize) -> BTreeSet<String> {
+        let row = self.row(target, style, kind);
+        row["faults"][fault]["fates"]
+            .as_object()
+            .unwrap_or_else(|| panic!("no fault {fault} in {row}"))
+            .keys()
+            .cloned()
+            .collect()
+    }
+
+    fn count(&self, target: &str, style: &str, kind: &str, fault: usize, what: &str) -> u64 {
+        self.row(target, style, kind)["faults"][fault]["clients"][what]
+            .as_u64()
+            .unwrap_or_default()
+    }
+
+    /// All of a row's fates are among these.
+    #[track_caller]
+    fn only(&self, (target, style, kind): (&str, &str, &str), fault: usize, among: &[&str]) {
+        let fates = self.fates(target, style, kind, fault);
+        assert!(
+            !fates.is_empty() && fates.iter().all(|fate| among.contains(&fate.as_str())),
+            "{target} {style} {kind}: {fates:?}, not only {among:?}\n{}",
+            self.said
+        );
+    }
+
+    /// All exposed clients of a row were hurt.
+    #[track_caller]
+    fn all_hurt(&self, (target, style, kind): (&str, &str, &str), fault: usize) {
+        let count = |what| self.count(target, style, kind, fault, what);
+        assert!(
+            count("held") > 0 && count("hurt") == count("held"),
+            "{target} {style} {kind}\n{}",
+            self.said
+        );
+    }
+}
+
+const BARE: (&str, &str) = ("reused", "bare");
+const CANARY: (&str, &str) = ("reused", "user_variable");
+
+fn of(
+    target: &'static str,
+    (style, kind): (&'static str, &'static str),
+) -> (&'static str, &'static str, &'static str) {
+    (target, style, kind)
+}
+
+/// What a lost backend does, however it was lost.
+fn a_backend_lost(ran: &Ran) {
+    ran.all_hurt(of("l4-passthrough", BARE), 0);
+    ran.only(of("l7-reconnecting", BARE), 0, &["switched", "stalled"]);
+    ran.only(of("l7-reconnecting", CANARY), 0, &["state lost"]);
+    ran.only(of("l7-migrating", BARE), 0, &["switched", "stalled"]);
+    ran.only(of("l7-migrating", CANARY), 0, &["migrated", "stalled"]);
+    assert_eq!(
+        ran.count("l7-migrating", "reused", "user_variable", 0, "held"),
+        1
+    );
+    // Bare clients are spread over both backends and were not bound to one.
+    let shared = ran.count("l7-multiplexing", "reused", "bare", 0, "shared");
+    assert!(shared > 0, "{}", ran.said);
+    ran.only(
+        of("l7-multiplexing", BARE),
+        0,
+        &["switched", "kept", "stalled", "served"],
+    );
+    // The pinned one either was on the other backend or lost its connection.
+    if ran.count("l7-multiplexing", "reused", "user_variable", 0, "held") == 1 {
+        ran.all_hurt(of("l7-multiplexing", CANARY), 0);
+    } else {
+        ran.only(of("l7-multiplexing", CANARY), 0, &["kept", "stalled"]);
+    }
+}
+
+#[test]
+fn nothing_happens_in_the_baseline() {
+    let ran = run("baseline", &[]);
+    assert!(ran.steps().is_empty());
+}
+
+#[test]
+fn a_stopped_backend_is_what_each_proxy_makes_of_it() {
+    let ran = run("switchover", &[]);
+    assert_eq!(ran.steps(), ["stop"]);
+    a_backend_lost(&ran);
+}
+
+#[test]
+fn a_killed_backend_is_what_each_proxy_makes_of_it() {
+    let ran = run("killed", &[]);
+    assert_eq!(ran.steps(), ["kill"]);
+    a_backend_lost(&ran);
+}
+
+#[test]
+fn a_hung_backend_is_left_by_those_who_ask_for_a_greeting() {
+    let ran = run("hung", &[]);
+    assert_eq!(ran.steps(), ["hang"]);
+    a_backend_lost(&ran);
+    let fault = &ran.row("l4-passthrough", "reused", "bare")["faults"][0];
+    assert!(
+        fault["gap_s"].as_f64().is_some_and(|gap| gap > 5.0),
+        "a check that only connects stays green: {fault}"
+    );
+}
+
+#[test]
+fn a_hung_backend_without_new_clients_is_the_same_here() {
+    let ran = run("hung-quiet", &[]);
+    a_backend_lost(&ran);
+}
+
+#[test]
+fn a_backend_that_is_cut_off_refuses_nobody() {
+    let ran = run("cut-off", &[]);
+    assert_eq!(ran.steps(), ["black_hole"]);
+    a_backend_lost(&ran);
+    let errors = ran.row("l4-passthrough", "reused", "bare")["errors"]
+        .as_array()
+        .expect("errors");
+    assert!(
+        errors.iter().all(|error| error["cause"] != "refused"),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn a_drain_moves_those_that_can_be_moved() {
+    let ran = run("drained", &[]);
+    assert_eq!(ran.steps(), ["drain", "stop"]);
+    for proxy in ["l4-passthrough", "l7-reconnecting"] {
+        ran.only(of(proxy, BARE), 0, &["undrained", "stalled"]);
+    }
+    ran.only(of("l7-migrating", CANARY), 0, &["migrated", "stalled"]);
+    assert_eq!(
+        ran.count("l7-migrating", "reused", "user_variable", 1, "held"),
+        0,
+        "when it is stopped nobody is there any more"
+    );
+    ran.all_hurt(of("l4-passthrough", BARE), 1);
+}
+
+#[test]
+fn a_backend_that_comes_back_is_a_fault_of_its_own() {
+    let ran = run("failback", &[]);
+    assert_eq!(ran.steps(), ["stop", "start"]);
+    a_backend_lost(&ran);
+}
+
+#[test]
+fn a_rolling_restart_is_two_of_each() {
+    let ran = run("rolling-restart", &[]);
+    assert_eq!(ran.steps(), ["stop", "start", "stop", "start"]);
+    ran.only(of("l7-migrating", BARE), 0, &["switched", "stalled"]);
+}
+
+#[test]
+fn a_flapping_backend_is_five_faults() {
+    let ran = run("flapping", &[]);
+    assert_eq!(ran.steps().iter().filter(|step| *step == "kill").count(), 5);
+    let repetitions = ran.summary["repetitions"].as_array().expect("repetitions");
+    assert_eq!(repetitions[0]["faults"].as_array().map(Vec::len), Some(5));
+}
+
+#[test]
+fn a_restarted_proxy_hurts_all_its_clients() {
+    let ran = run("proxy-restart", &[]);
+    assert_eq!(ran.steps(), ["stop"]);
+    for proxy in [
+        "l4-passthrough",
+        "l7-reconnecting",
+        "l7-migrating",
+        "l7-multiplexing",
+    ] {
+        ran.all_hurt(of(proxy, BARE), 0);
+        ran.only(of(proxy, BARE), 0, &["dropped", "reconnected"]);
+    }
+}
+
+#[test]
+fn every_scenario_is_tested_here() {
+    let source = include_str!("scenarios.rs");
+    for (name, _) in SHIPPED {
+        assert!(source.contains(&format!("run(\"{name}\"")), "{name}");
+    }
+}
+
+#[test]
+fn repetitions_are_as_the_first_and_reported_apart() {
+    let ran = run(
+        "switchover",
+        &[
+            "--repeat",
+            "3",
+            "--proxy",
+            "l7-reconnecting",
+            "--proxy",
+            "l7-migrating",
+        ],
+    );
+    let stops = ran.steps().iter().filter(|step| *step == "stop").count();
+    assert_eq!(stops, 3, "{}", ran.said);
+    for number in 0..3 {
+        // Connections were made as new: everybody is on the subject each time.
+        let fault = number * 2;
+        assert_eq!(
+            ran.count("l7-migrating", "reused", "bare", fault, "held"),
+            4,
+            "{}",
+            ran.said
+        );
+    }
+    let group = &ran.summary["repetitions"][0];
+    assert_eq!(group["step"], "stop");
+    let row = group["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .find(|row| row["name"] == "l7-reconnecting" && row["kind"] == "user_variable")
+        .expect("the canary");
+    assert_eq!(row["first"]["verdict"], "state lost");
+    assert_eq!(row["rest"].as_array().map(Vec::len), Some(2));
+    assert_eq!(row["verdicts"][0]["verdict"], "state lost");
+    assert_eq!(row["verdicts"][0]["of"], 2);
+    assert_eq!(row["gap_median_interval_95_s"], Value::Null, "none below 6");
+}
+
+#[test]
+fn each_target_is_hit_where_it_is() {
+    let ran = run(
+        "killed",
+        &[
+            "--repeat",
+            "1",
+            "--aim",
+            "each-target",
+            "--proxy",
+            "l7-reconnecting",
+            "--proxy",
+            "l4-passthrough",
+        ],
+    );
+    assert!(ran.said.contains("aimed at l4-passthrough"), "{}", ran.said);
+    assert!(
+        ran.said.contains("aimed at l7-reconnecting"),
+        "{}",
+        ran.said
+    );
+    let kills = ran.steps().iter().filter(|step| *step == "kill").count();
+    assert_eq!(kills, 2);
+}
