@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::board::Board;
 use crate::config::Config;
+use crate::control;
 use crate::host::HostNotes;
 use crate::probe::leash::Graveyard;
 use crate::probe::mysql::Endpoint;
@@ -106,6 +107,10 @@ pub async fn run(
         )
         .run(background.clone()),
     );
+    let control = config
+        .control
+        .as_ref()
+        .and_then(|name| endpoints.get(name).cloned());
     let (order_sender, mut orders) = mpsc::channel(64);
     let (requests, request_receiver) = mpsc::channel(64);
     let mut agent = Agent {
@@ -118,12 +123,19 @@ pub async fn run(
             board: board.clone(),
             notes,
             endpoints: Arc::new(endpoints),
+            agent_id: config.agent_id.clone(),
+            writes: config.writes.clone(),
         },
         running: HashMap::new(),
         tasks: JoinSet::new(),
         requests,
         run_began_ns,
     };
+    let control_task = tokio::spawn(control::run(
+        agent.tools.clone(),
+        control,
+        background.clone(),
+    ));
     // Before the first Hello, which says what is running.
     agent.resume().await;
     let uplink = Uplink {
@@ -157,7 +169,7 @@ pub async fn run(
     drop(orders);
     agent.leave(uplink).await;
     background.cancel();
-    for task in [notes_task, exchange_task] {
+    for task in [notes_task, exchange_task, control_task] {
         let _ = task.await;
     }
     // With its last handle the spool's threads end, and its folder is free.
@@ -178,7 +190,11 @@ impl Agent {
             .cloned()
             .collect();
         for known in unfinished {
-            if let Err(refusal) = run::admit(&known.plan, &self.tools.endpoints) {
+            if let Err(refusal) = run::admit(
+                &known.plan,
+                &self.tools.endpoints,
+                self.tools.writes.as_ref(),
+            ) {
                 tracing::warn!(run = %known.plan.run_id, why = %refusal, "not resumed");
                 continue;
             }
@@ -226,7 +242,7 @@ impl Agent {
             tracing::info!(%run, "already done; not started again");
             return;
         }
-        if let Err(refusal) = run::admit(&plan, &self.tools.endpoints) {
+        if let Err(refusal) = run::admit(&plan, &self.tools.endpoints, self.tools.writes.as_ref()) {
             self.refuse(run.to_string(), refusal.to_string()).await;
             return;
         }
@@ -277,7 +293,7 @@ impl Agent {
 
     async fn leave(&mut self, mut uplink: tokio::task::JoinHandle<()>) {
         for stopper in self.running.values() {
-            stopper.stop("shutdown", SHUTDOWN_GRACE);
+            stopper.leave("shutdown", SHUTDOWN_GRACE);
         }
         while let Some(ended) = self.tasks.join_next().await {
             if let Ok(run) = ended {

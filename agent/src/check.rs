@@ -1,21 +1,17 @@
 //! `check`: reaches each target once and says what a run would meet there.
 
-use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use gapscope_proto::clock::{Clock, SystemClock};
-use gapscope_proto::sample::Phase;
-use mysql_async::prelude::Queryable;
-use tokio_util::sync::CancellationToken;
+use gapscope_proto::clock::SystemClock;
 
 use crate::cli::Failure;
 use crate::config::{Config, Target};
-use crate::outcome::{self, Verdict};
 use crate::output;
-use crate::probe::answer::{Ask, ask};
+use crate::probe::endpoint::Endpoint;
 use crate::probe::identity::Form;
-use crate::probe::leash::{self, Ended, Graveyard};
-use crate::probe::mysql::{Endpoint, connect, resolve};
+use crate::probe::leash::Graveyard;
+use crate::trial::{self, witness};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -87,94 +83,69 @@ async fn look(
     clock: &SystemClock,
     graveyard: &Graveyard,
 ) -> Result<Vec<String>, Failure> {
-    let never = CancellationToken::new();
-    let endpoint = std::sync::Arc::new(Endpoint::new(target.clone(), clock));
-    let fail = |verdict: Verdict| failure_of(target, &verdict);
-    let addresses = match target.host.parse::<IpAddr>() {
-        Ok(ip) => vec![SocketAddr::new(ip, target.port)],
-        Err(_) => {
-            let (host, port) = (target.host.clone(), target.port);
-            let lookup = Box::pin(async move { resolve(&host, port).await });
-            match leash::run(lookup, Some(LIMIT), &never, graveyard).await {
-                Ended::Done(Ok(addresses)) => addresses,
-                Ended::Done(Err(error)) => return Err(fail(outcome::of_resolve_error(&error))),
-                other => return Err(fail(cut(&other, Phase::Resolve))),
-            }
-        }
-    };
-    let begun_ns = clock.raw_ns();
-    let for_connect = endpoint.clone();
-    let connecting = Box::pin(async move { connect(&for_connect, &addresses).await });
-    let (peer, mut conn) = match leash::run(connecting, Some(LIMIT), &never, graveyard).await {
-        Ended::Done((peer, Ok(conn))) => (peer, conn),
-        Ended::Done((_, Err(error))) => {
-            return Err(fail(outcome::of_driver_error(&error, Phase::Connect)));
-        }
-        other => return Err(fail(cut(&other, Phase::Connect))),
-    };
-    let connect_ms = (clock.raw_ns() - begun_ns) as f64 / 1e6;
-    let handshake_id = conn.id();
-    let cell = endpoint.identity.clone();
-    let asking = Box::pin(async move {
-        let result = async {
-            let identity = cell.settle(&mut conn).await?;
-            let asked = ask(&mut conn, &identity.bare).await?;
-            let again = ask(&mut conn, &identity.bare).await?;
-            let grants: Result<Vec<String>, _> = conn.query("SHOW GRANTS").await;
-            Ok::<_, mysql_async::Error>((identity, asked, again, grants))
-        }
-        .await;
-        let _ = conn.disconnect().await;
-        result
-    });
-    let (identity, asked, again, grants) =
-        match leash::run(asking, Some(LIMIT), &never, graveyard).await {
-            Ended::Done(Ok(all)) => all,
-            Ended::Done(Err(error)) => {
-                return Err(fail(outcome::of_driver_error(&error, Phase::Query)));
-            }
-            other => return Err(fail(cut(&other, Phase::Query))),
-        };
-    let answer = match asked {
-        Ask::Answer(answer) => answer,
-        Ask::WrongShape(why) => return Err(fail(outcome::of_wrong_shape(&why))),
-    };
+    let endpoint = Arc::new(Endpoint::new(target.clone(), clock));
+    let seen = witness::look(&endpoint, clock, graveyard, LIMIT)
+        .await
+        .map_err(|failed| {
+            let mut failure = Failure::new(format!(
+                "target `{}` at {}: {}",
+                target.name,
+                target.address(),
+                trial::in_words(&failed.verdict)
+            ));
+            failure.hint =
+                trial::hint(&failed.verdict, target, failed.greeting.as_ref()).map(str::to_owned);
+            failure
+        })?;
+    let found = trial::conclude(&seen, &trial::Facts::default());
     let mut lines = vec![
-        format!("reached      {peer}, TCP and login took {connect_ms:.1} ms"),
-        format!("answers as   {}", answer.version),
-        format!("backend      {}", answer.backend),
+        format!(
+            "reached      {}, TCP and login took {:.1} ms",
+            seen.peer,
+            seen.connect_ns as f64 / 1e6
+        ),
+        format!("answers as   {}", seen.answer.version),
+        format!("backend      {}", seen.answer.backend),
         format!(
             "identity     {}",
-            match identity.form {
-                Form::Given => format!("as configured: {}", identity.expression),
+            match seen.identity.form {
+                Form::Given => format!("as configured: {}", seen.identity.expression),
                 Form::InformationSchema => "information_schema.GLOBAL_VARIABLES".to_owned(),
                 Form::PerformanceSchema => "performance_schema.global_variables".to_owned(),
                 Form::SystemVariables => "@@hostname and @@port".to_owned(),
             }
         ),
     ];
-    if let Some(caveat) = identity.caveat() {
+    if seen.addresses.len() > 1 {
+        let all: Vec<_> = seen.addresses.iter().map(ToString::to_string).collect();
+        lines.push(format!("addresses    {}", all.join(", ")));
+    }
+    if let Some(caveat) = seen.identity.caveat() {
         lines.push(format!("caveat       {caveat}"));
     }
-    lines.push(if u64::from(handshake_id) == answer.id {
-        format!("connection   id {handshake_id}, the same in the greeting and in CONNECTION_ID()")
-    } else {
-        format!(
-            "connection   id {handshake_id} in the greeting, {} in CONNECTION_ID(): something between answers for the server",
-            answer.id
-        )
+    lines.push(format!("what it is   {}", found.what));
+    lines.extend(
+        found
+            .because
+            .iter()
+            .map(|why| format!("  because    {why}")),
+    );
+    lines.push(match (&seen.tls, seen.greeting.as_ref()) {
+        (Some(tls), _) => format!("TLS          {} {}", tls.version, tls.cipher),
+        (None, Some(greeting)) if greeting.offers_tls => {
+            "TLS          offered, not used".to_owned()
+        }
+        _ => "TLS          none".to_owned(),
     });
-    if let Ask::Answer(again) = again
-        && (again.id, &again.backend) != (answer.id, &answer.backend)
-    {
+    if (seen.again.id, &seen.again.backend) != (seen.answer.id, &seen.answer.backend) {
         lines.push(format!(
             "multiplexed  a second statement was answered by {} with id {}",
-            again.backend, again.id
+            seen.again.backend, seen.again.id
         ));
     }
-    match grants {
-        Err(error) => lines.push(format!("grants       not shown: {error}")),
-        Ok(grants) => lines.extend(grant_lines(&grants)),
+    match &seen.grants {
+        Err(why) => lines.push(format!("grants       not shown: {why}")),
+        Ok(grants) => lines.extend(grant_lines(grants)),
     }
     Ok(lines)
 }
@@ -208,56 +179,6 @@ fn grant_lines(grants: &[String]) -> Vec<String> {
         );
     }
     lines
-}
-
-fn cut<T>(ended: &Ended<T>, phase: Phase) -> Verdict {
-    match ended {
-        Ended::Panicked(text) => outcome::of_panic(phase, text),
-        _ => outcome::of_timeout(phase, u64::try_from(LIMIT.as_nanos()).unwrap_or(u64::MAX)),
-    }
-}
-
-/// Other protocols' first bytes read as a packet's length and number.
-fn is_not_its_protocol(verdict: &Verdict) -> bool {
-    let text = &verdict.text;
-    verdict.cause == Some(gapscope_proto::sample::Cause::Malformed)
-        || text.contains("max_allowed_packet")
-        || text.contains("out of sync")
-}
-
-fn failure_of(target: &Target, verdict: &Verdict) -> Failure {
-    use gapscope_proto::sample::Cause;
-    let verdict = verdict.clone().without(target.password.expose());
-    let cause = verdict.cause.map_or("unknown", Cause::as_str);
-    let code = verdict
-        .code
-        .map(|code| format!(" {code}"))
-        .unwrap_or_default();
-    let mut failure = Failure::new(format!(
-        "target `{}` at {}: {}{code} ({cause}): {}",
-        target.name,
-        target.address(),
-        verdict.outcome,
-        verdict.text
-    ));
-    failure.hint = match verdict.cause {
-        Some(Cause::Refused) => Some("is the server or proxy running, and is this its port?"),
-        Some(Cause::Denied) => Some("check the user, and password_env or password_file"),
-        Some(Cause::NotResolved) => Some("check the host name"),
-        Some(Cause::ConnectTimeout) => {
-            Some("something swallows the connection: a firewall, a server that hangs, or one that is not MySQL and waits to be spoken to")
-        }
-        Some(Cause::HostBlocked) => Some("FLUSH HOSTS on the server lifts the block"),
-        Some(Cause::WrongShape) => {
-            Some("the identity expression must give one value that is not NULL")
-        }
-        _ if is_not_its_protocol(&verdict) => {
-            Some("what answers there may not be a MySQL or MariaDB server: is this its port?")
-        }
-        _ => None,
-    }
-    .map(str::to_owned);
-    failure
 }
 
 #[cfg(test)]

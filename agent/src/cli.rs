@@ -1,4 +1,4 @@
-//! The command line: `run`, `check`, `spool inspect`.
+//! The command line: `run`, `try`, `check`, `spool inspect`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,11 +10,12 @@ use gapscope_proto::clock::{Clock, SystemClock};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Flags, SystemSources};
-use crate::{agent, check, inspect, output};
+use crate::{agent, check, inspect, output, trial};
 
 /// Probes SQL targets and streams what it measures to an aggregator.
 ///
-/// Probing is read-only: one SELECT a probe. Passwords come from the
+/// Probing is read-only, one SELECT a probe, unless --allow-writes says where rows
+/// may be written and a run asks for it. Passwords come from the
 /// environment or a file, never from a flag.
 #[derive(Debug, Parser)]
 #[command(name = "gapscope-agent", version)]
@@ -27,6 +28,9 @@ struct Cli {
 enum Command {
     /// Connect to the aggregator, wait for runs, probe.
     Run(Run),
+    /// Look at one server or proxy for a minute: what it is, how it does. No
+    /// configuration, no aggregator, read-only.
+    Try(Box<trial::Try>),
     /// Reach each target once: identity, versions, what the user may do.
     Check(TargetFlags),
     /// Look into a spool.
@@ -51,6 +55,10 @@ struct TargetFlags {
     /// A target; its password is taken from GAPSCOPE_PASSWORD_<NAME> or GAPSCOPE_PASSWORD
     #[arg(long = "target", value_name = "NAME=USER@HOST:PORT[/DB]")]
     targets: Vec<String>,
+    /// A server, reached directly, that no fault touches: probed beside each run, so
+    /// that trouble which is not the proxy's shows
+    #[arg(long, value_name = "NAME=USER@HOST:PORT[/DB]")]
+    control: Option<String>,
     /// SQL expression that says which backend answers, for targets given by flag
     #[arg(long, value_name = "EXPR")]
     identity: Option<String>,
@@ -72,6 +80,15 @@ struct Run {
     /// Bytes the spool may take; beyond, the oldest records are lost and declared [default: 1 GiB]
     #[arg(long, value_name = "BYTES")]
     spool_max_bytes: Option<u64>,
+    /// Let runs that ask for it write rows into a table of their own in this schema
+    #[arg(long, value_name = "SCHEMA")]
+    allow_writes: Option<String>,
+    /// Read the rows after a run through this target: a backend itself. Again for each
+    #[arg(long, value_name = "NAME")]
+    ledger_from: Vec<String>,
+    /// The backends share their data: a row must be on each of them
+    #[arg(long)]
+    backends_share_data: bool,
     /// End when the parent process ends
     #[arg(long)]
     die_with_parent: bool,
@@ -130,6 +147,13 @@ fn perform(command: Command) -> Result<(), Failure> {
             let config = config::resolve(&flags_of(targets), &SystemSources)?;
             runtime()?.block_on(check::check(&config))
         }
+        Command::Try(args) => {
+            let runtime = runtime()?;
+            let result = runtime.block_on(trial::run(&args));
+            // A name lookup that hangs must not keep the process.
+            runtime.shutdown_timeout(std::time::Duration::from_millis(200));
+            result
+        }
         Command::Spool(SpoolCommand::Inspect { dir }) => inspect::inspect(&dir),
     }
 }
@@ -138,6 +162,7 @@ fn flags_of(targets: TargetFlags) -> Flags {
     Flags {
         config: targets.config,
         targets: targets.targets,
+        control: targets.control,
         identity: targets.identity,
         ..Flags::default()
     }
@@ -160,6 +185,9 @@ fn perform_run(run: Run) -> Result<(), Failure> {
     flags.agent_id = run.agent_id;
     flags.data = run.data;
     flags.spool_max_bytes = run.spool_max_bytes;
+    flags.allow_writes = run.allow_writes;
+    flags.ledger_from = run.ledger_from;
+    flags.backends_share_data = run.backends_share_data;
     let config = config::resolve(&flags, &SystemSources)?;
     if config.targets.is_empty() {
         return Err(Failure {

@@ -10,6 +10,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use gapscope_proto::ids::{AgentId, TargetName};
 use gapscope_proto::small_file;
@@ -17,6 +18,7 @@ use serde::Deserialize;
 use serde_spanned::Spanned;
 
 use crate::probe::identity::check_expression;
+use crate::reach::{DEFAULT_MAX_SOCKETS, Reach, TlsFiles};
 
 /// Where an aggregator listens unless told otherwise.
 pub const DEFAULT_AGGREGATOR: &str = "http://127.0.0.1:7350";
@@ -24,6 +26,9 @@ pub const DEFAULT_AGGREGATOR: &str = "http://127.0.0.1:7350";
 /// default clients need 400 of them while a target refuses: four clients that
 /// try again every 10 ms.
 pub const DEFAULT_MAX_CONNECTS_PER_SECOND: u32 = 500;
+/// How long the reading of the ledger waits for backends unless told otherwise;
+/// the aggregator waits for 30 s.
+pub const DEFAULT_LEDGER_PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes a spool may take unless told otherwise.
 pub const DEFAULT_SPOOL_MAX_BYTES: u64 = 1 << 30;
 
@@ -73,6 +78,8 @@ pub struct Target {
     pub identity: Option<String>,
     /// The guard: more new connections a second are not made.
     pub max_connects_per_second: u32,
+    /// TLS, name lookups, sockets.
+    pub reach: Reach,
 }
 
 impl Target {
@@ -82,6 +89,38 @@ impl Target {
             format!("[{}]:{}", self.host, self.port)
         } else {
             format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Where the agent's owner allows it to write, and how the ledger is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Writes {
+    /// The only schema that is written to.
+    pub schema: String,
+    /// The ledger's table, if its owner made one; none: made and dropped.
+    pub table: Option<String>,
+    /// Targets through which the ledger is read after a run: the backends
+    /// themselves. None: through the probed targets.
+    pub ledger_from: Vec<TargetName>,
+    /// Whether the backends share their data.
+    pub shared: bool,
+    /// Whether the table stays after the run.
+    pub keep: bool,
+    /// How long to wait after a run for backends to be back.
+    pub patience: Duration,
+}
+
+impl Writes {
+    /// Into this schema, all else as by default.
+    pub fn to(schema: &str) -> Self {
+        Self {
+            schema: schema.to_owned(),
+            table: None,
+            ledger_from: Vec::new(),
+            shared: false,
+            keep: false,
+            patience: DEFAULT_LEDGER_PATIENCE,
         }
     }
 }
@@ -99,6 +138,10 @@ pub struct Config {
     pub spool_max_bytes: u64,
     /// What can be probed.
     pub targets: Vec<Target>,
+    /// Which of them no fault touches: probed beside each run.
+    pub control: Option<TargetName>,
+    /// Where writing is allowed; none: nowhere.
+    pub writes: Option<Writes>,
 }
 
 /// What the command line says; anything absent is taken from the file.
@@ -108,6 +151,8 @@ pub struct Flags {
     pub config: Option<PathBuf>,
     /// `--target`, each `NAME=USER@HOST:PORT[/DB]`
     pub targets: Vec<String>,
+    /// `--control`, as `--target`
+    pub control: Option<String>,
     /// `--identity`, for targets given by flag
     pub identity: Option<String>,
     /// `--aggregator`
@@ -118,6 +163,12 @@ pub struct Flags {
     pub data: Option<PathBuf>,
     /// `--spool-max-bytes`
     pub spool_max_bytes: Option<u64>,
+    /// `--allow-writes`
+    pub allow_writes: Option<String>,
+    /// `--ledger-from`
+    pub ledger_from: Vec<String>,
+    /// `--backends-share-data`
+    pub backends_share_data: bool,
 }
 
 /// Why a configuration is of no use.
@@ -151,8 +202,24 @@ struct File {
     aggregator: Option<Spanned<String>>,
     data: Option<PathBuf>,
     spool_max_bytes: Option<u64>,
+    control: Option<Spanned<String>>,
     #[serde(default)]
     target: Vec<Spanned<FileTarget>>,
+    writes: Option<Spanned<FileWrites>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileWrites {
+    schema: String,
+    table: Option<String>,
+    #[serde(default)]
+    ledger_from: Vec<String>,
+    #[serde(default)]
+    shared: bool,
+    #[serde(default)]
+    keep: bool,
+    patience_s: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -166,6 +233,56 @@ struct FileTarget {
     database: Option<String>,
     identity: Option<Spanned<String>>,
     max_connects_per_second: Option<Spanned<u32>>,
+    tls: Option<Spanned<String>>,
+    tls_ca: Option<PathBuf>,
+    tls_cert: Option<PathBuf>,
+    tls_key: Option<PathBuf>,
+    tls_name: Option<String>,
+    #[serde(default)]
+    follow_dns: bool,
+    max_sockets: Option<Spanned<u32>>,
+    breaker: Option<bool>,
+}
+
+impl FileTarget {
+    /// How the target is reached; `Err` holds the place, the key and why not.
+    fn reach(&self, file: &Path) -> Result<Reach, (Option<std::ops::Range<usize>>, String)> {
+        let mode = match &self.tls {
+            None => None,
+            Some(word) => Some(
+                word.get_ref()
+                    .parse()
+                    .map_err(|why| (Some(word.span()), why))?,
+            ),
+        };
+        let files = TlsFiles {
+            mode,
+            ca: self.tls_ca.clone(),
+            cert: self.tls_cert.clone(),
+            key: self.tls_key.clone(),
+            name: self.tls_name.clone(),
+        };
+        let place = self.tls.as_ref().map(Spanned::span);
+        let tls = files
+            .load(file.parent().unwrap_or(Path::new(".")))
+            .map_err(|why| (place, why))?;
+        let max_sockets = match &self.max_sockets {
+            None => DEFAULT_MAX_SOCKETS,
+            Some(most) if *most.get_ref() == 0 => {
+                return Err((
+                    Some(most.span()),
+                    "max_sockets = 0 would never connect; at least 1 is needed".to_owned(),
+                ));
+            }
+            Some(most) => *most.get_ref(),
+        };
+        Ok(Reach {
+            tls,
+            follow_dns: self.follow_dns,
+            max_sockets,
+            breaker: self.breaker.unwrap_or(true),
+        })
+    }
 }
 
 /// Where secrets come from; a test passes its own.
@@ -208,6 +325,8 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
         data: None,
         spool_max_bytes: None,
         targets: Vec::new(),
+        control: None,
+        writes: None,
     });
     if let Some(expression) = &flags.identity {
         check_expression(expression)
@@ -216,6 +335,12 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
     for text in &flags.targets {
         let mut target = target_from_flag(text, sources)?;
         target.identity = flags.identity.clone();
+        config.targets.push(target);
+    }
+    if let Some(text) = &flags.control {
+        let mut target = target_from_flag(text, sources)?;
+        target.identity = flags.identity.clone();
+        config.control = Some(target.name.clone());
         config.targets.push(target);
     }
     for (index, target) in config.targets.iter().enumerate() {
@@ -228,6 +353,28 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
                     .hint("give each target a name of its own"),
             );
         }
+    }
+    let mut writes = config.writes;
+    if let Some(schema) = &flags.allow_writes {
+        match &mut writes {
+            Some(writes) => writes.schema.clone_from(schema),
+            None => writes = Some(Writes::to(schema)),
+        }
+    }
+    if let Some(writes) = &mut writes {
+        for name in &flags.ledger_from {
+            let name = name
+                .parse()
+                .map_err(|error| ConfigError::new(format!("--ledger-from: {error}")))?;
+            writes.ledger_from.push(name);
+        }
+        writes.shared |= flags.backends_share_data;
+        check_writes(writes, &config.targets)?;
+    } else if !flags.ledger_from.is_empty() || flags.backends_share_data {
+        return Err(
+            ConfigError::new("there is no ledger without a schema to write to")
+                .hint("add --allow-writes SCHEMA, or [writes] to the configuration"),
+        );
     }
     let agent_id = match &flags.agent_id {
         Some(text) => Some(
@@ -255,7 +402,42 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
             .unwrap_or(DEFAULT_SPOOL_MAX_BYTES)
             .max(1 << 20),
         targets: config.targets,
+        control: config.control,
+        writes,
     })
+}
+
+fn check_writes(writes: &Writes, targets: &[Target]) -> Result<(), ConfigError> {
+    for name in std::iter::once(&writes.schema).chain(&writes.table) {
+        if name.is_empty() || name.chars().count() > 64 || name.chars().any(char::is_control) {
+            return Err(ConfigError::new(format!(
+                "`{}` is not the name of a schema or table",
+                name.escape_default()
+            )));
+        }
+    }
+    const SYSTEM: [&str; 4] = ["mysql", "information_schema", "performance_schema", "sys"];
+    if SYSTEM
+        .iter()
+        .any(|name| name.eq_ignore_ascii_case(&writes.schema))
+    {
+        return Err(
+            ConfigError::new(format!("writes are never allowed in `{}`", writes.schema))
+                .hint("make a schema for it: CREATE DATABASE gapscope"),
+        );
+    }
+    if !(1..=3_600).contains(&writes.patience.as_secs()) {
+        return Err(ConfigError::new("`patience_s` is from 1 to 3600"));
+    }
+    for name in &writes.ledger_from {
+        if !targets.iter().any(|target| &target.name == name) {
+            return Err(ConfigError::new(format!(
+                "the ledger is to be read from target `{name}`, which is not configured"
+            ))
+            .hint("give each backend as a target of its own, with --target or [[target]]"));
+        }
+    }
+    Ok(())
 }
 
 #[derive(Debug)]
@@ -265,6 +447,8 @@ struct Partial {
     data: Option<PathBuf>,
     spool_max_bytes: Option<u64>,
     targets: Vec<Target>,
+    control: Option<TargetName>,
+    writes: Option<Writes>,
 }
 
 fn line_of(text: &str, at: usize) -> usize {
@@ -321,6 +505,9 @@ impl File {
         for spanned in self.target {
             let whole = spanned.span();
             let target = spanned.into_inner();
+            let reach = target
+                .reach(path)
+                .map_err(|(place, why)| at(place.unwrap_or_else(|| whole.clone()), "tls", &why))?;
             let name: TargetName = target
                 .name
                 .get_ref()
@@ -331,7 +518,7 @@ impl File {
             let password = match (&target.password_env, &target.password_file) {
                 (Some(_), Some(_)) => {
                     return Err(at(
-                        whole,
+                        whole.clone(),
                         "password_file",
                         &"give either password_env or password_file, not both",
                     ));
@@ -394,19 +581,63 @@ impl File {
                 database: target.database,
                 identity,
                 max_connects_per_second,
+                reach,
             });
         }
+        let control = match &self.control {
+            None => None,
+            Some(name) => match targets.iter().find(|t| t.name.as_str() == name.get_ref()) {
+                Some(target) => Some(target.name.clone()),
+                None => {
+                    return Err(at(
+                        name.span(),
+                        "control",
+                        &format!(
+                            "`{}` is not the name of a target in this file",
+                            name.get_ref()
+                        ),
+                    ));
+                }
+            },
+        };
+        let writes = match self.writes {
+            None => None,
+            Some(spanned) => {
+                let span = spanned.span();
+                let given = spanned.into_inner();
+                let names = given
+                    .ledger_from
+                    .iter()
+                    .map(|name| {
+                        name.parse()
+                            .map_err(|error| at(span.clone(), "ledger_from", &error))
+                    })
+                    .collect::<Result<_, _>>()?;
+                Some(Writes {
+                    schema: given.schema,
+                    table: given.table,
+                    ledger_from: names,
+                    shared: given.shared,
+                    keep: given.keep,
+                    patience: given
+                        .patience_s
+                        .map_or(DEFAULT_LEDGER_PATIENCE, Duration::from_secs),
+                })
+            }
+        };
         Ok(Partial {
+            control,
             agent_id,
             aggregator,
             data: self.data,
             spool_max_bytes: self.spool_max_bytes,
             targets,
+            writes,
         })
     }
 }
 
-fn split_address(text: &str) -> Result<(String, u16), String> {
+pub(crate) fn split_address(text: &str) -> Result<(String, u16), String> {
     let wrong = || format!("`{text}` is not HOST:PORT (an IPv6 address stands in brackets)");
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let port = u16::from_str(port).map_err(|_| wrong())?;
@@ -472,6 +703,7 @@ fn target_from_flag(text: &str, sources: &impl Sources) -> Result<Target, Config
         database,
         identity: None,
         max_connects_per_second: DEFAULT_MAX_CONNECTS_PER_SECOND,
+        reach: Reach::default(),
     })
 }
 
@@ -554,6 +786,47 @@ mod tests {
     }
 
     #[test]
+    fn how_a_target_is_reached_stands_beside_it() {
+        let parse = |keys: &str| {
+            let text =
+                format!("[[target]]\nname = \"t\"\naddress = \"h:1\"\nuser = \"u\"\n{keys}\n");
+            let flags = Flags {
+                config: Some("/etc/agent.toml".into()),
+                ..Flags::default()
+            };
+            struct Fake(String);
+            impl Sources for Fake {
+                fn env(&self, _: &str) -> Option<String> {
+                    None
+                }
+                fn file(&self, _: &Path) -> Result<String, String> {
+                    Ok(self.0.clone())
+                }
+            }
+            resolve(&flags, &Fake(text))
+                .map(|config| (config.targets[0].reach.clone(), config.control))
+        };
+        let (reach, control) = parse("").expect("fine");
+        assert_eq!((reach, control), (Reach::default(), None));
+        let (reach, _) =
+            parse("tls = \"required\"\nfollow_dns = true\nmax_sockets = 7\nbreaker = false")
+                .expect("fine");
+        assert_eq!(reach.tls.mode().as_str(), "required");
+        assert!(reach.follow_dns && !reach.breaker && reach.max_sockets == 7);
+        for (keys, why) in [
+            (
+                "tls = \"verify\"",
+                "agent.toml:5: key `tls`: `verify` is no TLS mode",
+            ),
+            ("tls_ca = \"ca.pem\"", "cannot read `/etc/ca.pem`"),
+            ("max_sockets = 0", "would never connect"),
+        ] {
+            let error = parse(keys).expect_err("refused").message;
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
     fn a_file_gives_targets_and_secrets() {
         let config = with_file(
             r#"
@@ -619,6 +892,38 @@ database = "shop"
         let shown = format!("{error:?}");
         assert!(shown.contains("password_env"), "{shown}");
         assert!(!shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn writing_is_allowed_by_the_owner_alone() {
+        assert_eq!(with_file("agent_id = \"a\"").expect("valid").writes, None);
+        let config = with_file(
+            r#"
+[[target]]
+name = "direct"
+address = "db:3306"
+user = "probe"
+[writes]
+schema = "gapscope"
+ledger_from = ["direct"]
+shared = true
+"#,
+        )
+        .expect("valid");
+        let writes = config.writes.expect("allowed");
+        assert_eq!((writes.schema.as_str(), writes.shared), ("gapscope", true));
+        assert_eq!(writes.ledger_from.len(), 1);
+        check_error(
+            "[writes]\nschema = \"gapscope\"\nledger_from = [\"nowhere\"]\n",
+            &["`nowhere`", "not configured"],
+        );
+        check_error("[writes]\nschema = \"mysql\"\n", &["never allowed"]);
+        let flags = Flags {
+            ledger_from: vec!["direct".into()],
+            ..Flags::default()
+        };
+        let error = resolve(&flags, &Fake::default()).expect_err("no schema");
+        assert!(error.message.contains("without a schema"), "{error:?}");
     }
 
     #[test]

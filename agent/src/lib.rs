@@ -7,18 +7,24 @@
 pub mod agent;
 pub mod backoff;
 pub mod board;
+pub mod breaker;
 mod check;
 mod cli;
 pub mod config;
+pub mod control;
 pub mod guard;
 pub mod host;
 mod inspect;
+pub mod inspection;
+pub mod null_server;
 pub mod outcome;
 mod output;
 pub mod probe;
+pub mod reach;
 pub mod run;
 pub mod schedule;
 pub mod spool;
+mod trial;
 pub mod uplink;
 pub mod wake;
 

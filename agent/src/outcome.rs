@@ -7,15 +7,23 @@
 //! the peer, and a packet that ends too early.
 //!
 //! An error packet is `server_error` wherever it comes: at login (1045, 1040,
-//! 1129 ...) with phase `connect`, and its code is kept. A connection that ends
-//! without one is `connect_failed` during login and `connection_lost` later.
+//! 1129 ...) with phase `connect`, and its code is kept; [`codes`] says who speaks
+//! and what it means. A connection that ends without one is `connect_failed`
+//! during login and `connection_lost` later; its cause tells FIN (`closed`), RST
+//! (`reset`) and our own timeouts apart.
 //!
 //! `may_have_executed` means: the statement was sent and no answer came. An error
 //! packet is an answer, except the ones by which a proxy says that it has lost
-//! its own connection to the backend in mid-query (2013, 2055).
+//! its own connection to the backend in mid-query (2013 and its like).
 //!
 //! What it cannot know: whether bytes that were accepted by the kernel ever left
-//! it. A statement that may have been sent counts as sent.
+//! it. A statement that may have been sent counts as sent. Nor whether a peer that
+//! sent RST had read the statement.
+//!
+//! All of it is listed in `agent/docs/outcomes.md`, which a test keeps in step.
+
+pub mod codes;
+pub mod table;
 
 use std::io;
 
@@ -35,6 +43,8 @@ pub struct Verdict {
     pub sqlstate: Option<String>,
     /// The text, at most [`MAX_ERROR_CHARS`] characters.
     pub text: String,
+    /// Whose error packet it is.
+    pub speaker: Option<codes::Speaker>,
     /// Statement sent, no answer.
     pub may_have_executed: bool,
 }
@@ -47,12 +57,13 @@ impl Verdict {
             code: None,
             sqlstate: None,
             text: shorten(&text.into()),
+            speaker: None,
             may_have_executed: false,
         }
     }
 
     fn unanswered(mut self, phase: Phase) -> Self {
-        self.may_have_executed = phase == Phase::Query;
+        self.may_have_executed = matches!(phase, Phase::Query | Phase::Commit);
         self
     }
 
@@ -91,6 +102,10 @@ pub fn of_timeout(phase: Phase, timeout_ns: u64) -> Verdict {
         Phase::Connect => (Cause::ConnectTimeout, "TCP and login"),
         Phase::Setup => (Cause::QueryTimeout, "setting up the session"),
         Phase::Query => (Cause::QueryTimeout, "the statement"),
+        Phase::Ping => (Cause::QueryTimeout, "COM_PING"),
+        Phase::Begin => (Cause::QueryTimeout, "the transaction, at its BEGIN,"),
+        Phase::Write => (Cause::QueryTimeout, "the transaction, at its INSERT,"),
+        Phase::Commit => (Cause::QueryTimeout, "the transaction, at its COMMIT,"),
     };
     Verdict::new(
         Outcome::TimedOut,
@@ -124,9 +139,48 @@ pub fn of_guard(per_second: u32) -> Verdict {
     )
 }
 
+/// So many sockets to the target are open that no more is opened.
+pub fn of_socket_limit(most: u32) -> Verdict {
+    Verdict::new(
+        Outcome::AgentError,
+        Cause::Guard,
+        format!(
+            "the agent has {most} sockets to this target open, abandoned ones included, and opens no more"
+        ),
+    )
+}
+
+/// The circuit breaker is open.
+pub fn of_breaker(left_ns: u64) -> Verdict {
+    Verdict::new(
+        Outcome::AgentError,
+        Cause::Breaker,
+        format!(
+            "the circuit breaker is open for another {} ms: not probed",
+            left_ns.div_ceil(1_000_000)
+        ),
+    )
+}
+
+/// The target says that it has no connection left: each further attempt makes it
+/// worse.
+pub fn is_overload(verdict: &Verdict) -> bool {
+    verdict.outcome == Outcome::ServerError && verdict.cause == Some(Cause::TooManyConnections)
+}
+
 /// The answer is not of the shape that was asked for.
 pub fn of_wrong_shape(why: &str) -> Verdict {
     Verdict::new(Outcome::WrongAnswer, Cause::WrongShape, why)
+}
+
+/// What a client does is not supported here, as an error packet said at its start.
+pub fn of_unsupported(why: &Verdict) -> Verdict {
+    Verdict {
+        outcome: Outcome::AgentError,
+        cause: Some(Cause::Unsupported),
+        may_have_executed: false,
+        ..why.clone()
+    }
 }
 
 /// The session's state is not what it was set to.
@@ -138,17 +192,23 @@ pub fn of_broken_canary(why: &str) -> Verdict {
 pub fn of_driver_error(error: &Error, phase: Phase) -> Verdict {
     match error {
         Error::Io(IoError::Io(error)) => of_io(error, phase),
+        // Of our own settings: a certificate of ours, a name that cannot be one.
         Error::Io(IoError::Tls(error)) => {
-            Verdict::new(Outcome::ProtocolError, Cause::Tls, error.to_string()).unanswered(phase)
+            Verdict::new(Outcome::AgentError, Cause::Tls, error.to_string())
         }
-        Error::Server(error) => Verdict {
-            outcome: Outcome::ServerError,
-            cause: Some(cause_of_code(error.code, &error.message)),
-            code: Some(error.code),
-            sqlstate: Some(error.state.chars().take(5).collect()),
-            text: shorten(&error.message),
-            may_have_executed: phase == Phase::Query && matches!(error.code, 2013 | 2055),
-        },
+        Error::Server(error) => {
+            let meaning = codes::meaning(error.code, &error.message);
+            Verdict {
+                outcome: Outcome::ServerError,
+                cause: Some(meaning.cause),
+                code: Some(error.code),
+                sqlstate: Some(error.state.chars().take(5).collect()),
+                text: shorten(&error.message),
+                speaker: Some(meaning.speaker),
+                may_have_executed: matches!(phase, Phase::Query | Phase::Commit)
+                    && meaning.unknown_effect,
+            }
+        }
         Error::Driver(DriverError::ConnectionClosed) => Verdict::new(
             lost(phase),
             Cause::Closed,
@@ -157,9 +217,11 @@ pub fn of_driver_error(error: &Error, phase: Phase) -> Verdict {
         Error::Driver(
             error @ (DriverError::UnknownAuthPlugin { .. }
             | DriverError::MysqlOldPasswordDisabled
-            | DriverError::CleartextPluginDisabled
-            | DriverError::NoClientSslFlagFromServer),
+            | DriverError::CleartextPluginDisabled),
         ) => Verdict::new(Outcome::ConnectFailed, Cause::Denied, error.to_string()),
+        Error::Driver(error @ DriverError::NoClientSslFlagFromServer) => {
+            Verdict::new(Outcome::ConnectFailed, Cause::Tls, error.to_string())
+        }
         Error::Driver(error) => {
             Verdict::new(Outcome::ProtocolError, Cause::Malformed, error.to_string())
                 .unanswered(phase)
@@ -191,7 +253,7 @@ pub fn is_address_trouble(error: &Error) -> bool {
 fn lost(phase: Phase) -> Outcome {
     match phase {
         Phase::Resolve | Phase::Connect => Outcome::ConnectFailed,
-        Phase::Setup | Phase::Query => Outcome::ConnectionLost,
+        _ => Outcome::ConnectionLost,
     }
 }
 
@@ -220,6 +282,9 @@ fn of_io(error: &io::Error, phase: Phase) -> Verdict {
         return Verdict::new(Outcome::AgentError, cause, text).unanswered(phase);
     }
     let ended = |cause| Verdict::new(lost(phase), cause, text.clone()).unanswered(phase);
+    if let Some(verdict) = of_tls(error, phase) {
+        return verdict;
+    }
     let malformed =
         || Verdict::new(Outcome::ProtocolError, Cause::Malformed, text.clone()).unanswered(phase);
     match error.kind() {
@@ -234,7 +299,15 @@ fn of_io(error: &io::Error, phase: Phase) -> Verdict {
             verdict.may_have_executed = false;
             verdict
         }
-        Kind::UnexpectedEof if text == "connection closed" => ended(Cause::Closed),
+        // The codec's word for an orderly close; then those of the TLS layer, for
+        // a FIN without TLS's own good-bye and for one during its handshake.
+        Kind::UnexpectedEof
+            if text == "connection closed"
+                || text == "tls handshake eof"
+                || text.starts_with("peer closed connection without sending TLS") =>
+        {
+            ended(Cause::Closed)
+        }
         Kind::UnexpectedEof | Kind::InvalidData | Kind::InvalidInput => malformed(),
         // The codec's word for a close in the middle of a packet.
         Kind::Other if text == "bytes remaining on stream" => ended(Cause::Closed),
@@ -243,24 +316,19 @@ fn of_io(error: &io::Error, phase: Phase) -> Verdict {
     }
 }
 
-fn cause_of_code(code: u16, message: &str) -> Cause {
-    match code {
-        1044 | 1045 | 1142 | 1143 | 1227 | 1698 | 3118 | 3879 | 3955 => Cause::Denied,
-        1129 | 1130 => Cause::HostBlocked,
-        1040 | 1203 | 1226 => Cause::TooManyConnections,
-        1053 | 1077 | 1079 => Cause::ShuttingDown,
-        1317 | 1927 => Cause::Killed,
-        1290 | 1792 | 1836 => Cause::ReadOnly,
-        1243 => Cause::UnknownStatement,
-        1615 => Cause::MustReprepare,
-        1205 | 1213 => Cause::LockWait,
-        2002..=2013 | 2055 => Cause::GoneAway,
-        // ProxySQL's own numbers.
-        9000..=9999 => Cause::Proxy,
-        // "Unknown error", by which mysql-proxy and TiProxy speak of themselves.
-        1105 if message.to_ascii_lowercase().contains("proxy") => Cause::Proxy,
-        _ => Cause::OtherServer,
-    }
+/// What TLS itself found wrong. A certificate that is not trusted, or an alert,
+/// means that no connection came about; anything else is no protocol.
+fn of_tls(error: &io::Error, phase: Phase) -> Option<Verdict> {
+    use rustls::Error as Tls;
+    let tls: &Tls = error.get_ref()?.downcast_ref()?;
+    let outcome = match tls {
+        Tls::InvalidCertificate(_)
+        | Tls::NoCertificatesPresented
+        | Tls::AlertReceived(_)
+        | Tls::PeerIncompatible(_) => lost(phase),
+        _ => Outcome::ProtocolError,
+    };
+    Some(Verdict::new(outcome, Cause::Tls, tls.to_string()).unanswered(phase))
 }
 
 #[cfg(test)]
@@ -353,12 +421,52 @@ mod tests {
             Cause::Closed,
             true,
         );
+        for text in [
+            "peer closed connection without sending TLS close_notify: https://docs.rs",
+            "tls handshake eof",
+        ] {
+            check(
+                io(UnexpectedEof, text),
+                Phase::Query,
+                Outcome::ConnectionLost,
+                Cause::Closed,
+                true,
+            );
+        }
         let sync = io(Other, "Packets out of sync");
         check(
             sync,
             Phase::Query,
             Outcome::ProtocolError,
             Cause::Malformed,
+            true,
+        );
+    }
+
+    #[test]
+    fn tls_speaks() {
+        use rustls::{AlertDescription, CertificateError, Error as Tls};
+        let of = |tls: Tls| -> Error { io::Error::new(io::ErrorKind::InvalidData, tls).into() };
+        let untrusted = || of(Tls::InvalidCertificate(CertificateError::UnknownIssuer));
+        check(
+            untrusted(),
+            Phase::Connect,
+            Outcome::ConnectFailed,
+            Cause::Tls,
+            false,
+        );
+        check(
+            of(Tls::AlertReceived(AlertDescription::CertificateRequired)),
+            Phase::Connect,
+            Outcome::ConnectFailed,
+            Cause::Tls,
+            false,
+        );
+        check(
+            of(Tls::DecryptError),
+            Phase::Query,
+            Outcome::ProtocolError,
+            Cause::Tls,
             true,
         );
     }
@@ -383,10 +491,22 @@ mod tests {
             (1927, "Connection was killed", Cause::Killed, false),
             (2013, "Lost connection to backend", Cause::GoneAway, true),
             (2003, "Can't connect", Cause::GoneAway, false),
-            (1290, "read only", Cause::ReadOnly, false),
-            (9001, "Max connect timeout reached", Cause::Proxy, false),
+            (
+                1290,
+                "running with the --read-only option",
+                Cause::ReadOnly,
+                false,
+            ),
+            (
+                9001,
+                "Max connect timeout reached while reaching hostgroup 1",
+                Cause::Proxy,
+                false,
+            ),
             (1105, "(proxy) all backends are down", Cause::Proxy, false),
             (1105, "Unknown error", Cause::OtherServer, false),
+            (1290, "--secure-file-priv", Cause::OtherServer, false),
+            (1927, "Connection killed by MaxScale", Cause::Proxy, true),
             (1064, "syntax", Cause::OtherServer, false),
         ] {
             check(

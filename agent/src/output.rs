@@ -17,3 +17,29 @@ pub(crate) fn error(message: &str, hint: Option<&str>) {
         eprintln!("hint: {hint}");
     }
 }
+
+/// A line for whoever is watching.
+pub(crate) fn progress(line: &str) {
+    eprintln!("{line}");
+}
+
+/// Replaces the last line on a terminal; an empty one takes it away.
+pub(crate) fn live(line: &str) {
+    let columns = columns_of(std::io::stderr())
+        .unwrap_or(80)
+        .saturating_sub(1);
+    let line: String = line.chars().take(columns).collect();
+    eprint!("\r{line}\x1b[K");
+}
+
+/// Columns of the terminal that data goes to.
+pub(crate) fn columns() -> Option<usize> {
+    columns_of(std::io::stdout())
+}
+
+fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
+    rustix::termios::tcgetwinsize(stream)
+        .ok()
+        .map(|size| usize::from(size.ws_col))
+        .filter(|columns| *columns > 0)
+}

@@ -11,17 +11,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
-use gapscope_proto::host::{ProbingEnded, ProbingStarted};
-use gapscope_proto::ids::{RunId, TargetName};
+use gapscope_proto::host::{HostRecord, ProbingEnded, ProbingStarted};
+use gapscope_proto::ids::{AgentId, RunId, TargetName};
 use gapscope_proto::plan::{ClientGroup, ClientKind, RunPlan};
-use gapscope_proto::sample::{Canary, Style};
+use gapscope_proto::sample::Style;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::board::{Board, RunBoard};
+use crate::config::Writes;
 use crate::host::HostNotes;
+use crate::probe::canary;
 use crate::probe::identity::{IdentityCell, check_expression};
 use crate::probe::leash::Graveyard;
+use crate::probe::ledger::{self, Ledger};
 use crate::probe::mysql::{Client, ClientSpec, Endpoint};
 use crate::schedule::{Counts, Schedule, Wake};
 use crate::spool::Spool;
@@ -49,6 +52,10 @@ pub struct Tools {
     pub notes: HostNotes,
     /// What can be probed.
     pub endpoints: Arc<BTreeMap<TargetName, Arc<Endpoint>>>,
+    /// Who this agent is.
+    pub agent_id: AgentId,
+    /// Where writing is allowed; none: nowhere.
+    pub writes: Option<Writes>,
 }
 
 /// Why a plan is not carried out here; speaks to a person.
@@ -60,6 +67,7 @@ pub struct Refusal(pub String);
 pub fn admit(
     plan: &RunPlan,
     endpoints: &BTreeMap<TargetName, Arc<Endpoint>>,
+    writes: Option<&Writes>,
 ) -> Result<(), Refusal> {
     plan.validate()
         .map_err(|error| Refusal(error.to_string()))?;
@@ -79,17 +87,21 @@ pub fn admit(
                 }
             )));
         }
-        if !matches!(group.style, Style::Reused | Style::New) {
+        if let Some(writing) = writing(group)
+            && writes.is_none()
+        {
             return Err(Refusal(format!(
-                "style `{}` of target `{}` is not known to this build; it probes: reused, new",
-                group.style, group.target
+                "{writing} of target `{}` writes to the server, and this agent's owner has not \
+                 allowed that: start it with --allow-writes SCHEMA, or put [writes] into its \
+                 configuration",
+                group.target
             )));
         }
         if let ClientKind::Canary(canary) = group.kind
-            && canary != Canary::UserVariable
+            && let Some(why) = canary::impossible(canary)
         {
             return Err(Refusal(format!(
-                "canary `{canary}` of target `{}` is not known to this build; it checks: user_variable",
+                "canary `{canary}` of target `{}` cannot be checked by this build: {why}",
                 group.target
             )));
         }
@@ -111,6 +123,15 @@ pub fn admit(
         }
     }
     Ok(())
+}
+
+/// What of a group writes to the server, if anything does.
+fn writing(group: &ClientGroup) -> Option<String> {
+    match (group.style, group.kind) {
+        (Style::Transaction, _) => Some("style `transaction`".to_owned()),
+        (_, ClientKind::Canary(kind)) if canary::writes(kind) => Some(format!("canary `{kind}`")),
+        _ => None,
+    }
 }
 
 /// How long before the origin the held connections have to be begun.
@@ -136,6 +157,8 @@ fn spacing_ns(endpoint: &Endpoint) -> i64 {
 #[derive(Debug, Clone, Default)]
 pub struct Stopper {
     token: CancellationToken,
+    /// The agent itself ends: what is done after the probing is cut short too.
+    leaving: CancellationToken,
     why: Arc<Mutex<Option<(String, Duration)>>>,
 }
 
@@ -147,6 +170,12 @@ impl Stopper {
             .unwrap_or_else(PoisonError::into_inner)
             .get_or_insert_with(|| (reason.to_owned(), grace));
         self.token.cancel();
+    }
+
+    /// As [`Self::stop`], and nothing is done after the probing: the agent ends.
+    pub fn leave(&self, reason: &str, grace: Duration) {
+        self.stop(reason, grace);
+        self.leaving.cancel();
     }
 
     fn why(&self) -> Option<(String, Duration)> {
@@ -187,7 +216,21 @@ pub async fn probe(tools: &Tools, plan: &RunPlan, times: Times, stopper: &Stoppe
         .await;
     tools.board.put(run, board.clone());
     let give_up = CancellationToken::new();
-    let mut tasks = start_clients(tools, plan, times, stopper, &give_up, &board);
+    let ledger = tools.writes.as_ref().map(|writes| {
+        let incarnation = tools.spool.incarnation();
+        Arc::new(Ledger::new(writes, run, &tools.agent_id, incarnation))
+    });
+    let sources = ledger_sources(tools, plan);
+    let preparing = prepare_ledger(tools, ledger.as_ref(), &sources);
+    let mut tasks = start_clients(
+        tools,
+        plan,
+        times,
+        stopper,
+        &give_up,
+        &board,
+        ledger.as_ref(),
+    );
 
     let mut books = Vec::new();
     let mut collect = |joined: Result<Schedule, tokio::task::JoinError>| match joined {
@@ -228,10 +271,53 @@ pub async fn probe(tools: &Tools, plan: &RunPlan, times: Times, stopper: &Stoppe
         waited: counts.waited,
         overslept: counts.overslept,
     };
+    preparing.abort();
+    if let Some(ledger) = ledger.filter(|_| !sources.is_empty()) {
+        let read = ledger::read(&ledger, &sources, &tools.graveyard, &stopper.leaving);
+        for entry in read.await {
+            tools.spool.host(run, HostRecord::Ledger(entry)).await;
+        }
+    }
     tools.notes.flush().await;
     tools.spool.end(run, ended.clone()).await;
     tools.board.take_off(run);
     ended
+}
+
+/// Where the ledger of a plan is read; empty: the plan writes none.
+fn ledger_sources(tools: &Tools, plan: &RunPlan) -> Vec<Arc<Endpoint>> {
+    let Some(writes) = &tools.writes else {
+        return Vec::new();
+    };
+    let mut written: Vec<&TargetName> = plan
+        .groups
+        .iter()
+        .filter(|group| group.style == Style::Transaction)
+        .map(|group| &group.target)
+        .collect();
+    if !written.is_empty() && !writes.ledger_from.is_empty() {
+        written = writes.ledger_from.iter().collect();
+    }
+    written.sort_unstable();
+    written.dedup();
+    written
+        .into_iter()
+        .filter_map(|name| tools.endpoints.get(name).cloned())
+        .collect()
+}
+
+fn prepare_ledger(
+    tools: &Tools,
+    ledger: Option<&Arc<Ledger>>,
+    sources: &[Arc<Endpoint>],
+) -> tokio::task::JoinHandle<()> {
+    let (ledger, sources) = (ledger.cloned(), sources.to_vec());
+    let graveyard = tools.graveyard.clone();
+    tokio::spawn(async move {
+        if let Some(ledger) = ledger {
+            ledger::prepare(&ledger, &sources, &graveyard).await;
+        }
+    })
 }
 
 fn start_clients(
@@ -241,6 +327,7 @@ fn start_clients(
     stopper: &Stopper,
     give_up: &CancellationToken,
     board: &Arc<RunBoard>,
+    ledger: Option<&Arc<Ledger>>,
 ) -> JoinSet<Schedule> {
     let mut identities: BTreeMap<&TargetName, Arc<IdentityCell>> = BTreeMap::new();
     let mut ahead: BTreeMap<&TargetName, i64> = BTreeMap::new();
@@ -272,8 +359,10 @@ fn start_clients(
                 number,
                 canary: match group.kind {
                     ClientKind::Canary(canary) => Some(canary),
-                    ClientKind::Bare | ClientKind::Patient => None,
+                    _ => None,
                 },
+                pool: group.kind == ClientKind::Pool,
+                ledger: ledger.cloned(),
                 canary_value: format!(
                     "{run}-{incarnation}-{target}-{number}",
                     run = plan.run_id,

@@ -15,7 +15,7 @@ use gapscope_proto::clock::SystemClock;
 use gapscope_proto::host::{HostRecord, ProbingEnded};
 use gapscope_proto::ids::RunId;
 use gapscope_proto::plan::ClientKind;
-use gapscope_proto::sample::{Cause, Outcome, Style};
+use gapscope_proto::sample::{Canary, Cause, Outcome, Style};
 use support::{Aggregator, Arrived, Behaviour, Manners, Server, group, plan};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -35,7 +35,10 @@ fn config(url: &str, data: &Path, server: &Server) -> Config {
             database: None,
             identity: None,
             max_connects_per_second: 1_000,
+            reach: gapscope_agent::reach::Reach::default(),
         }],
+        control: None,
+        writes: None,
     }
 }
 
@@ -260,8 +263,22 @@ async fn what_cannot_be_probed_is_refused_with_a_reason() {
             "target `nowhere` is not configured on this agent; it has: db",
         ),
         (
-            vec![group("db", Style::Prepared, ClientKind::Bare, 0, 1, 10)],
-            "style `prepared` of target `db` is not known to this build; it probes: reused, new",
+            vec![group("db", Style::Transaction, ClientKind::Bare, 0, 1, 10)],
+            "style `transaction` of target `db` writes to the server, and this agent's owner has \
+             not allowed that: start it with --allow-writes SCHEMA, or put [writes] into its \
+             configuration",
+        ),
+        (
+            vec![group(
+                "db",
+                Style::Reused,
+                ClientKind::Canary(Canary::Cursor),
+                0,
+                1,
+                10,
+            )],
+            "canary `cursor` of target `db` cannot be checked by this build: its driver does not \
+             open server-side cursors",
         ),
         (
             vec![group("db", Style::New, ClientKind::Bare, 0, 30, 10)],

@@ -9,12 +9,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gapscope_agent::config::{Secret, Target};
+use gapscope_agent::config::{Secret, Target, Writes};
+use gapscope_agent::probe::canary;
 use gapscope_agent::probe::identity::Form;
 use gapscope_agent::probe::leash::Graveyard;
+use gapscope_agent::probe::ledger::Ledger;
 use gapscope_agent::probe::mysql::{Client, ClientSpec, Endpoint};
 use gapscope_agent::schedule::Slot;
 use gapscope_proto::clock::{Clock, SystemClock};
+use gapscope_proto::ids::{Incarnation, RunId};
 use gapscope_proto::plan::Timeouts;
 use gapscope_proto::sample::{Canary, Cause, Outcome, Phase, Sample, Style};
 use tokio_util::sync::CancellationToken;
@@ -77,7 +80,10 @@ impl MariaDb {
         std::fs::write(
             &init,
             "CREATE USER probe@'127.0.0.1' IDENTIFIED BY 'hunter2';\n\
-             CREATE USER probe@localhost IDENTIFIED BY 'hunter2';\n",
+             CREATE USER probe@localhost IDENTIFIED BY 'hunter2';\n\
+             CREATE DATABASE IF NOT EXISTS gapscope;\n\
+             GRANT ALL PRIVILEGES ON gapscope.* TO probe@'127.0.0.1';\n\
+             GRANT ALL PRIVILEGES ON gapscope.* TO probe@localhost;\n",
         )
         .expect("written");
         let port = TcpListener::bind("127.0.0.1:0")
@@ -124,6 +130,16 @@ impl MariaDb {
     }
 
     fn client(&self, style: Style, canary: Option<Canary>) -> Client {
+        self.client_with(style, canary, false, None)
+    }
+
+    fn client_with(
+        &self,
+        style: Style,
+        canary: Option<Canary>,
+        pool: bool,
+        schema: Option<&str>,
+    ) -> Client {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let endpoint = Arc::new(Endpoint::new(
             Target {
@@ -135,6 +151,7 @@ impl MariaDb {
                 database: None,
                 identity: None,
                 max_connects_per_second: 1_000,
+                reach: gapscope_agent::reach::Reach::default(),
             },
             &*clock,
         ));
@@ -147,6 +164,8 @@ impl MariaDb {
                 number: 0,
                 canary,
                 canary_value: "unique".into(),
+                pool,
+                ledger: schema.map(ledger),
                 timeouts: Timeouts {
                     resolve_ns: timeout,
                     connect_ns: timeout,
@@ -156,6 +175,40 @@ impl MariaDb {
             clock,
             Graveyard::open().expect("a thread"),
         )
+    }
+}
+
+fn ledger(schema: &str) -> Arc<Ledger> {
+    Arc::new(Ledger::new(
+        &Writes::to(schema),
+        RunId::generate(),
+        &"test".parse().expect("a name"),
+        Incarnation::generate(),
+    ))
+}
+
+impl MariaDb {
+    async fn connection(&self) -> mysql_async::Conn {
+        let opts = mysql_async::OptsBuilder::default()
+            .ip_or_hostname("127.0.0.1")
+            .tcp_port(self.port)
+            .user(Some("probe"))
+            .pass(Some("hunter2"))
+            .prefer_socket(false);
+        mysql_async::Conn::new(opts).await.expect("connects")
+    }
+
+    /// Ends a client's connection, as an administrator would.
+    async fn end_connection(&self, sample: &Sample) {
+        use mysql_async::prelude::Queryable;
+        let id = sample.connection_id.expect("an id");
+        let mut conn = self.connection().await;
+        conn.query_drop(format!("KILL {id}")).await.expect("killed");
+        let gone = format!("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = {id}");
+        while conn.query_first(&gone).await.expect("answers") != Some(0_u8) {
+            tokio::task::yield_now().await;
+        }
+        conn.disconnect().await.expect("closed");
     }
 }
 
@@ -280,4 +333,184 @@ async fn the_identity_holds_no_at_sign_and_one_statement_does_it_all() {
     let mut new = db.client(Style::New, None);
     probe(&mut new).await;
     assert_eq!(counted(&mut new, "Com_select").await, 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_style_and_canary_works_and_stays_one_round_trip() {
+    use mysql_async::prelude::Queryable;
+    let Some(db) = MariaDb::start().await else {
+        return;
+    };
+    let mut admin = db.connection().await;
+    let counter = "SHOW GLOBAL STATUS LIKE 'Questions'";
+    let mut clients = vec![
+        ("prepared".to_owned(), 1, db.client(Style::Prepared, None)),
+        (
+            "transaction".to_owned(),
+            4,
+            db.client_with(Style::Transaction, None, false, Some("gapscope")),
+        ),
+        // A ping is not counted among the questions.
+        (
+            "pool".to_owned(),
+            1,
+            db.client_with(Style::Reused, None, true, None),
+        ),
+    ];
+    for kind in Canary::ALL {
+        if canary::impossible(*kind).is_none() {
+            let client = db.client_with(Style::Reused, Some(*kind), false, Some("gapscope"));
+            clients.push((kind.to_string(), 1, client));
+        }
+    }
+    assert_eq!(clients.len(), 3 + 9);
+    for (name, statements, client) in &mut clients {
+        let first = probe(client).await;
+        assert_eq!(first.outcome, Outcome::Ok, "{name}: {first:?}");
+        let before: (String, u64) = admin
+            .query_first(counter)
+            .await
+            .expect("ok")
+            .expect("a row");
+        for _ in 0..5 {
+            let sample = probe(client).await;
+            assert_eq!(sample.outcome, Outcome::Ok, "{name}: {sample:?}");
+            assert_eq!(sample.backend, first.backend, "{name}");
+            assert_eq!(sample.connection, Some(1), "{name}");
+        }
+        let after: (String, u64) = admin
+            .query_first(counter)
+            .await
+            .expect("ok")
+            .expect("a row");
+        let asked = after.1 - before.1 - 1;
+        assert_eq!(asked, 5 * *statements, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_transaction_that_failed_is_not_committed_by_the_next() {
+    use mysql_async::prelude::Queryable;
+    let Some(db) = MariaDb::start().await else {
+        return;
+    };
+    let mut client = db.client_with(Style::Transaction, None, false, Some("gapscope"));
+    let good = probe(&mut client).await;
+    assert_eq!(
+        (good.outcome, good.phase),
+        (Outcome::Ok, Phase::Commit),
+        "{good:?}"
+    );
+    assert!(good.backend.is_some() && !good.may_have_executed);
+    // Its row is there, in a table that was made for it.
+    let mut admin = db.connection().await;
+    let table: String = admin
+        .query_first(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = 'gapscope'",
+        )
+        .await
+        .expect("answers")
+        .expect("a table");
+    let count = format!("SELECT COUNT(*) FROM gapscope.{table}");
+    assert_eq!(admin.query_first(&count).await.expect("ok"), Some(1_u8));
+    // Without its table an INSERT fails; the transaction is rolled back.
+    admin
+        .query_drop(format!("RENAME TABLE gapscope.{table} TO gapscope.hidden"))
+        .await
+        .expect("renamed");
+    let bad = probe(&mut client).await;
+    assert_eq!(
+        (
+            bad.outcome,
+            bad.phase,
+            bad.error_code,
+            bad.may_have_executed
+        ),
+        (Outcome::ServerError, Phase::Write, Some(1146), false),
+        "{bad:?}"
+    );
+    admin
+        .query_drop(format!("RENAME TABLE gapscope.hidden TO gapscope.{table}"))
+        .await
+        .expect("renamed");
+    let good = probe(&mut client).await;
+    assert_eq!(
+        (good.outcome, good.connection),
+        (Outcome::Ok, Some(1)),
+        "{good:?}"
+    );
+    assert_eq!(admin.query_first(&count).await.expect("ok"), Some(2_u8));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_replaces_what_its_ping_finds_dead_and_others_fail() {
+    let Some(db) = MariaDb::start().await else {
+        return;
+    };
+    let mut pool = db.client_with(Style::Reused, None, true, None);
+    let mut reused = db.client(Style::Reused, None);
+    let mut prepared = db.client(Style::Prepared, None);
+    for client in [&mut pool, &mut reused, &mut prepared] {
+        let good = probe(client).await;
+        assert_eq!((good.outcome, good.cause), (Outcome::Ok, None), "{good:?}");
+        db.end_connection(&good).await;
+    }
+    let replaced = probe(&mut pool).await;
+    assert_eq!(
+        (replaced.outcome, replaced.connection),
+        (Outcome::Ok, Some(2)),
+        "{replaced:?}"
+    );
+    assert!(
+        matches!(
+            replaced.cause,
+            Some(Cause::Closed | Cause::Reset | Cause::Killed)
+        ),
+        "{replaced:?}"
+    );
+    for client in [&mut reused, &mut prepared] {
+        let bad = probe(client).await;
+        assert!(
+            matches!(bad.outcome, Outcome::ConnectionLost | Outcome::ServerError),
+            "{bad:?}"
+        );
+        let again = probe(client).await;
+        assert_eq!((again.outcome, again.connection), (Outcome::Ok, Some(2)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_supported_is_left_out_at_the_start() {
+    let Some(db) = MariaDb::start().await else {
+        return;
+    };
+    for mut client in [
+        db.client_with(
+            Style::Reused,
+            Some(Canary::TemporaryTable),
+            false,
+            Some("nowhere"),
+        ),
+        db.client_with(Style::Transaction, None, false, Some("nowhere")),
+    ] {
+        for _ in 0..2 {
+            let sample = probe(&mut client).await;
+            assert_eq!(
+                (sample.outcome, sample.cause, sample.error_code.is_some()),
+                (Outcome::AgentError, Some(Cause::Unsupported), true),
+                "{sample:?}"
+            );
+        }
+        let processes = {
+            use mysql_async::prelude::Queryable;
+            let mut admin = db.connection().await;
+            let count = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE USER = 'probe'";
+            while admin.query_first(count).await.expect("answers") != Some(1_u8) {
+                tokio::task::yield_now().await;
+            }
+            admin
+        };
+        // Nothing is held for it any more.
+        processes.disconnect().await.expect("closed");
+    }
 }

@@ -49,6 +49,7 @@ fn guarded(
             database: None,
             identity: Some("whoami()".into()),
             max_connects_per_second,
+            reach: gapscope_agent::reach::Reach::default(),
         },
         &*clock,
     ));
@@ -61,6 +62,8 @@ fn guarded(
             number: 5,
             canary,
             canary_value: "unique".into(),
+            pool: false,
+            ledger: None,
             timeouts: Timeouts {
                 resolve_ns: timeout,
                 connect_ns: timeout,

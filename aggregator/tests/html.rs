@@ -101,7 +101,7 @@ fn what_comes_from_a_server_stays_text_and_nothing_is_fetched() {
     let opened = html.matches("<script").count();
     assert_eq!(opened, html.matches("</script>").count());
     assert!(html.contains("default-src 'none'"));
-    assert!(html.contains("pass-through: all 8 clients were on db-a"));
+    assert!(html.contains("pass-through: all 8 clients were on db-a when its stop was asked"));
 }
 
 /// What a probe meets, by a small number.

@@ -15,13 +15,12 @@ use gapscope_aggregator::store::manifest::RunState;
 use gapscope_proto::host::HostFacts;
 use gapscope_proto::ids::RunId;
 
-/// What was seen from round to round on a busy machine with two processors: the
-/// total of a block varies by some 10 % of its own, and by some 15 % together with
-/// the other blocks of its round.
+/// What was seen from round to round on two processors: the ratio to direct
+/// spreads by 8 to 10 %, beside what the blocks of a round have in common.
 const OWN_NOISE: f64 = 0.10;
 const SHARED_NOISE: f64 = 0.15;
 /// The lab's default.
-const ROUNDS: u32 = 12;
+const ROUNDS: u32 = 30;
 const CLIENTS: [u32; 4] = [1, 10, 20, 40];
 
 fn manifest(targets: &[(&str, Role)]) -> Manifest {
@@ -212,9 +211,9 @@ fn a_block_with_an_error_is_in_no_time() {
     broken.answered = 0;
     let analysis = analyse(&bench);
     let cell = analysis.cell("now", 40, 1).expect("a cell");
-    assert_eq!((cell.rounds, cell.unsound, cell.errors), (11, 1, 10_000));
-    assert!(cell.total_ns.expect("eleven rounds").least > 1e8);
-    assert_eq!(cell.cost.expect("compared").pairs, 11);
+    assert_eq!((cell.rounds, cell.unsound, cell.errors), (29, 1, 10_000));
+    assert!(cell.total_ns.expect("rounds").least > 1e8);
+    assert_eq!(cell.cost.expect("compared").pairs, 29);
 }
 
 #[test]

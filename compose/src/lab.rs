@@ -211,11 +211,13 @@ impl Lab {
             .iter()
             .map(|proxy| proxy.address())
             .chain(self.backends.iter().map(|backend| backend.address()));
-        // The names come in this order, backends only where they are targets.
-        crate::scenario::target_names(scenario)
-            .into_iter()
-            .zip(addresses)
-            .collect()
+        // The names come in this order, backends only where they are targets, or
+        // the ledger is read from them.
+        let mut names = crate::scenario::target_names(scenario);
+        if scenario.clients.write() && !scenario.direct {
+            names.extend(crate::scenario::direct_names(scenario));
+        }
+        names.into_iter().zip(addresses).collect()
     }
 
     /// Ends everything and removes the folder.

@@ -27,6 +27,7 @@ pub mod plain;
 pub mod play;
 pub mod programs;
 pub mod progress;
+pub mod recover;
 pub mod repeat;
 pub mod runtime;
 pub mod scenario;

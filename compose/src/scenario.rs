@@ -14,7 +14,7 @@ use std::fmt;
 
 use gapscope_proto::sample::Canary;
 
-pub use plan::{Load, target_names};
+pub use plan::{Load, direct_names, target_names};
 pub use read::ScenarioError;
 pub use shipped::{SHIPPED, shipped};
 
@@ -178,8 +178,25 @@ pub struct Clients {
     pub canaries: Vec<Canary>,
     /// Time between two slots of a canary's client.
     pub canary_interval_ns: u64,
+    /// Clients of style `prepared`, as often as `reused`.
+    pub prepared: u16,
+    /// Clients of style `transaction`: they write, into the lab's own backends.
+    pub transaction: u16,
+    /// Time between two transactions of a client.
+    pub transaction_interval_ns: u64,
+    /// Clients that ping before each use, as often as `reused`.
+    pub pool: u16,
+    /// One client for each of these, which leaves its connection idle for so long.
+    pub idle_ns: Vec<u64>,
     /// The clients' own timeouts.
     pub timeouts: gapscope_proto::plan::Timeouts,
+}
+
+impl Clients {
+    /// Whether any of them writes.
+    pub fn write(&self) -> bool {
+        self.transaction > 0 || self.canaries.contains(&Canary::TemporaryTable)
+    }
 }
 
 impl Default for Clients {
@@ -192,6 +209,11 @@ impl Default for Clients {
             new_interval_ns: 200 * MS,
             canaries: Vec::new(),
             canary_interval_ns: 100 * MS,
+            prepared: 0,
+            transaction: 0,
+            transaction_interval_ns: 100 * MS,
+            pool: 0,
+            idle_ns: Vec::new(),
             timeouts: gapscope_proto::plan::Timeouts {
                 resolve_ns: Some(5 * SECOND),
                 connect_ns: Some(5 * SECOND),

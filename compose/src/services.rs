@@ -28,6 +28,8 @@ pub struct AgentSetup<'a> {
     pub login: &'a Login,
     /// Its guard.
     pub max_connects_per_second: u32,
+    /// Where it may write, if it may, and through which targets the ledger is read.
+    pub writes: Option<(&'a str, Vec<String>)>,
 }
 
 /// Both, running.
@@ -206,13 +208,23 @@ fn agent_config(setup: &AgentSetup<'_>, url: &str, data: &Path, secret: &Path) -
             ]))
         })
         .collect();
-    toml::Table::from_iter([
+    let mut config = toml::Table::from_iter([
         ("agent_id".to_owned(), text(setup.agent_id)),
         ("aggregator".to_owned(), text(url)),
         ("data".to_owned(), path(data)),
         ("target".to_owned(), toml::Value::Array(targets)),
-    ])
-    .to_string()
+    ]);
+    if let Some((schema, from)) = &setup.writes {
+        let from = from.iter().map(|name| text(name)).collect();
+        config.insert(
+            "writes".to_owned(),
+            toml::Value::Table(toml::Table::from_iter([
+                ("schema".to_owned(), text(schema)),
+                ("ledger_from".to_owned(), toml::Value::Array(from)),
+            ])),
+        );
+    }
+    config.to_string()
 }
 
 #[cfg(test)]
@@ -249,6 +261,7 @@ mod tests {
             targets: &targets,
             login: &login,
             max_connects_per_second: 1_000,
+            writes: None,
         };
         let config = agent_config(
             &setup,

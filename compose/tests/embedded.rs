@@ -461,8 +461,10 @@ async fn the_real_client_is_served() {
             let (ok, text) = mariadb(addr, "s3cret", &["-Dlab"], sql).await;
             assert!(ok, "{text}");
             assert_eq!(text, "a\tb\tc\nkept\tNULL\t3\nd\nlab\n");
-            let (ok, text) = mariadb(addr, "s3cret", &[], "SELECT nonsense FROM nowhere").await;
+            let (ok, text) = mariadb(addr, "s3cret", &[], "SELECT nonsense").await;
             assert!(!ok && text.contains("1064"), "{text}");
+            let (ok, text) = mariadb(addr, "s3cret", &[], "SELECT a FROM nowhere").await;
+            assert!(!ok && text.contains("1146"), "{text}");
             let (ok, text) = mariadb(addr, "wrong", &[], "SELECT 1").await;
             assert!(!ok && text.contains("1045"), "{text}");
         }

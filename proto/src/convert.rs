@@ -8,7 +8,10 @@ use crate::batch::{Columns, Series};
 use crate::clock::ClockKey;
 use crate::fault::{Fault, FaultScope, Span, Subject};
 use crate::frame::{Body, Frame, StreamId, StreamKind};
-use crate::host::{Anchor, Exchange, HostFacts, HostRecord, Lag, ProbingEnded, ProbingStarted};
+use crate::host::{
+    Anchor, ControlProbes, Exchange, HostFacts, HostRecord, Lag, LedgerEntry, ProbingEnded,
+    ProbingStarted,
+};
 use crate::ids::{Incarnation, RunId, TargetName};
 use crate::plan::{ClientGroup, RunPlan, Timeouts};
 use crate::wire;
@@ -316,6 +319,15 @@ impl From<&HostRecord> for wire::HostRecord {
                     planned_end_ns: started.planned_end_ns,
                     clock: Some((&started.clock).into()),
                 }),
+                HostRecord::Control(probes) => Kind::Control(wire::ControlProbes {
+                    name: probes.name.clone(),
+                    at_ns: probes.at_ns,
+                    until_ns: probes.until_ns,
+                    probes: probes.probes,
+                    bad: probes.bad,
+                    took_max_ns: probes.took_max_ns,
+                    error: probes.error.clone(),
+                }),
                 HostRecord::Ended(ended) => Kind::Ended(wire::ProbingEnded {
                     end_ns: ended.end_ns,
                     reason: ended.reason.clone(),
@@ -323,6 +335,19 @@ impl From<&HostRecord> for wire::HostRecord {
                     sampled: ended.sampled,
                     waited: ended.waited,
                     overslept: ended.overslept,
+                }),
+                HostRecord::Ledger(entry) => Kind::Ledger(wire::LedgerEntry {
+                    source: entry.source.clone(),
+                    backend: entry.backend.clone(),
+                    error: entry.error.clone(),
+                    shared: entry.shared,
+                    incarnation: entry.incarnation,
+                    target: entry.target.clone(),
+                    client: u32::from(entry.client),
+                    first_slot: entry.first_slot,
+                    last_slot: entry.last_slot,
+                    times: entry.times,
+                    note: entry.note.clone(),
                 }),
             }),
         }
@@ -359,6 +384,15 @@ impl TryFrom<wire::HostRecord> for HostRecord {
                 planned_end_ns: started.planned_end_ns,
                 clock: required("clock", started.clock)?.into(),
             }),
+            Kind::Control(probes) => Self::Control(ControlProbes {
+                name: probes.name,
+                at_ns: probes.at_ns,
+                until_ns: probes.until_ns,
+                probes: probes.probes,
+                bad: probes.bad,
+                took_max_ns: probes.took_max_ns,
+                error: probes.error,
+            }),
             Kind::Ended(ended) => Self::Ended(ProbingEnded {
                 end_ns: ended.end_ns,
                 reason: ended.reason,
@@ -367,6 +401,24 @@ impl TryFrom<wire::HostRecord> for HostRecord {
                 waited: ended.waited,
                 overslept: ended.overslept,
             }),
+            Kind::Ledger(entry) => {
+                if entry.first_slot > entry.last_slot {
+                    return Err(invalid("last_slot", "it is before the first"));
+                }
+                Self::Ledger(LedgerEntry {
+                    source: entry.source,
+                    backend: entry.backend,
+                    error: entry.error,
+                    shared: entry.shared,
+                    incarnation: entry.incarnation,
+                    target: entry.target,
+                    client: u16_of("client", entry.client)?,
+                    first_slot: entry.first_slot,
+                    last_slot: entry.last_slot,
+                    times: entry.times,
+                    note: entry.note,
+                })
+            }
         })
     }
 }

@@ -17,6 +17,39 @@ pub enum HostRecord {
     Started(ProbingStarted),
     /// Probing for a run ended.
     Ended(ProbingEnded),
+    /// Probes of a control, or of the agent's own loopback.
+    Control(ControlProbes),
+    /// A part of the write ledger, read after the run.
+    Ledger(LedgerEntry),
+}
+
+/// What was found in the write ledger of a run when it was read from one place.
+/// An entry with `times` 0 stands for the reading itself and comes once for each
+/// place; the others say which numbered rows were there.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LedgerEntry {
+    /// Name of the target that it was read through.
+    pub source: String,
+    /// Which backend answered there; empty: not known.
+    pub backend: String,
+    /// Why it was not read; empty: it was, to its end.
+    pub error: String,
+    /// Whether the backends are said to share their data.
+    pub shared: bool,
+    /// Of rows: which start of the agent wrote them.
+    pub incarnation: u64,
+    /// Of rows: through which target.
+    pub target: String,
+    /// Of rows: which client.
+    pub client: u16,
+    /// Of rows: the first slot.
+    pub first_slot: u64,
+    /// Of rows: the last slot; every one from the first on is there.
+    pub last_slot: u64,
+    /// How often each of them is there.
+    pub times: u32,
+    /// Of a reading: what else is to be said, such as a table left behind.
+    pub note: String,
 }
 
 /// Lateness of a 10 ms ticker: tells a slow target from a paused agent.
@@ -28,6 +61,26 @@ pub struct Lag {
     pub ticks: u32,
     /// The largest lateness among them, in ns.
     pub late_max_ns: u64,
+}
+
+/// Probes of a server that no fault touches, or of a null server in the agent
+/// itself: one that was slow or bad, or some that were not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlProbes {
+    /// The control's name; empty: the agent's own loopback.
+    pub name: String,
+    /// Begin of the first, RAW ns of the agent.
+    pub at_ns: i64,
+    /// End of the last, RAW ns of the agent.
+    pub until_ns: i64,
+    /// How many.
+    pub probes: u32,
+    /// How many of them were not answered well.
+    pub bad: u32,
+    /// The longest.
+    pub took_max_ns: u64,
+    /// Of a bad one: how it ended; at most 200 characters.
+    pub error: String,
 }
 
 /// Four stamps of one exchange: agent sends, aggregator receives and sends,

@@ -15,6 +15,12 @@ pub enum ClientKind {
     Patient,
     /// Sets a piece of session state and checks it each time.
     Canary(Canary),
+    /// Holds a connection that nothing is sent over for a long interval: meets
+    /// the idle timers of servers and of what stands between.
+    Idle,
+    /// Takes its connection from a pool of one: `COM_PING` before each use, and a
+    /// new connection where that fails.
+    Pool,
 }
 
 impl ClientKind {
@@ -24,6 +30,17 @@ impl ClientKind {
             Self::Bare => "bare",
             Self::Patient => "patient",
             Self::Canary(canary) => canary.as_str(),
+            Self::Idle => "idle",
+            Self::Pool => "pool",
+        }
+    }
+
+    /// Whether clients of this kind and style make sense: what sets them apart
+    /// needs a held connection and the plain statement.
+    pub const fn fits(self, style: Style) -> bool {
+        match self {
+            Self::Bare | Self::Patient => true,
+            Self::Canary(_) | Self::Idle | Self::Pool => matches!(style, Style::Reused),
         }
     }
 }
@@ -40,6 +57,8 @@ impl std::str::FromStr for ClientKind {
         match word {
             "bare" => Ok(Self::Bare),
             "patient" => Ok(Self::Patient),
+            "idle" => Ok(Self::Idle),
+            "pool" => Ok(Self::Pool),
             other => other.parse().map(Self::Canary),
         }
     }
@@ -165,6 +184,14 @@ pub enum InvalidPlan {
         /// Number.
         client: u16,
     },
+    /// A kind of client that a style cannot have.
+    #[error("clients of kind `{kind}` are not planned in style `{style}`: it has none")]
+    NoSuchClients {
+        /// Kind.
+        kind: ClientKind,
+        /// Style.
+        style: Style,
+    },
     /// Too many clients.
     #[error("{clients} clients are planned; at most {max} are allowed")]
     TooManyClients {
@@ -204,6 +231,12 @@ impl RunPlan {
         let mut seen = std::collections::HashSet::new();
         let mut clients = 0u64;
         for group in &self.groups {
+            if !group.kind.fits(group.style) {
+                return Err(InvalidPlan::NoSuchClients {
+                    kind: group.kind,
+                    style: group.style,
+                });
+            }
             range(
                 "an interval",
                 group.interval_ns,

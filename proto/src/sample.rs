@@ -70,7 +70,8 @@ words!(
     New = "new",
     /// Held connection and held prepared statement.
     Prepared = "prepared",
-    /// BEGIN, write, read, COMMIT on a held connection.
+    /// `BEGIN`, a numbered row, the read of a bare client, `COMMIT`, on a held
+    /// connection: four round trips.
     Transaction = "transaction",
 });
 
@@ -92,6 +93,14 @@ words!(
     Setup = "setup",
     /// The statement.
     Query = "query",
+    /// The `COM_PING` of a pool's client.
+    Ping = "ping",
+    /// `BEGIN` of style `transaction`.
+    Begin = "begin",
+    /// The numbered row of style `transaction`.
+    Write = "write",
+    /// `COMMIT` of style `transaction`.
+    Commit = "commit",
 });
 
 words!(
@@ -160,6 +169,13 @@ words!(
     LockWait = "lock_wait",
     /// An error of the proxy's own making.
     Proxy = "proxy",
+    /// The server or cluster is there and says that it cannot serve (1047 of
+    /// Galera, 3032, TiDB's 9001 ...).
+    NotReady = "not_ready",
+    /// The server's own limit on a statement's time (1969, 3024).
+    StatementTimeout = "statement_timeout",
+    /// The server's own limit on idle connections (4031).
+    IdleTimeout = "idle_timeout",
     /// Another error packet.
     OtherServer = "other_server",
     /// Bytes that make no sense.
@@ -178,10 +194,15 @@ words!(
     NoLocalPort = "no_local_port",
     /// The agent's guard on connections a second held this one back.
     Guard = "guard",
+    /// The agent's circuit breaker was open: it did not probe.
+    Breaker = "breaker",
     /// Another limit or fault on the agent's side.
     Local = "local",
     /// An I/O error with no finer name.
     OtherIo = "other_io",
+    /// What this client does is not supported by the target: found out at the
+    /// start, and left out from then on.
+    Unsupported = "unsupported",
 });
 
 words!(
@@ -236,7 +257,8 @@ pub struct Sample {
     pub phase: Phase,
     /// What became of it.
     pub outcome: Outcome,
-    /// The finer kind; none when `ok`.
+    /// The finer kind. When `ok`: none, or, of a pool's client, why its ping found
+    /// the connection dead, so that it took a new one.
     pub cause: Option<Cause>,
     /// MySQL error number, as the server gave it.
     pub error_code: Option<u16>,
@@ -244,7 +266,8 @@ pub struct Sample {
     pub sqlstate: Option<Arc<str>>,
     /// Error text, at most 200 characters.
     pub error: Option<Arc<str>>,
-    /// The statement was sent and no answer came: its effect is unknown.
+    /// The statement was sent and no answer came: its effect is unknown. Of style
+    /// `transaction` that is said of the `COMMIT` alone.
     pub may_have_executed: bool,
     /// The client's own number of its connection, from 1.
     pub connection: Option<u32>,

@@ -25,15 +25,21 @@ pub enum Ask {
     WrongShape(String),
 }
 
-/// Sends the statement and reads its whole result.
+/// Sends a bare client's statement and reads its whole result.
 pub async fn ask(conn: &mut Conn, statement: &str) -> Result<Ask, Error> {
+    ask_with(conn, statement, false).await
+}
+
+/// As [`ask`], perhaps with a canary's column.
+pub async fn ask_with(conn: &mut Conn, statement: &str, with_canary: bool) -> Result<Ask, Error> {
     let mut result = conn.query_iter(statement).await?;
     let rows: Vec<Row> = result.collect().await?;
     result.drop_result().await?;
-    Ok(shape(rows, statement.ends_with(" AS canary")))
+    Ok(shape(rows, with_canary))
 }
 
-fn shape(mut rows: Vec<Row>, with_canary: bool) -> Ask {
+/// Whether the rows are what was asked for.
+pub fn shape(mut rows: Vec<Row>, with_canary: bool) -> Ask {
     let expected: &[&str] = if with_canary {
         &["id", "version", "backend", "canary"]
     } else {

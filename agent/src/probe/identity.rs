@@ -183,10 +183,28 @@ pub fn check_expression(expression: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn is_unsupported(code: u16) -> bool {
+/// Whether an error packet says "there is no such thing here" or "not for you":
+/// neither comes from an outage.
+pub fn is_unsupported(code: u16) -> bool {
     matches!(
         code,
-        1044 | 1049 | 1054 | 1064 | 1109 | 1142 | 1143 | 1146 | 1193 | 1227 | 1235 | 1305 | 3167
+        1044 | 1047
+            | 1049
+            | 1054
+            | 1064
+            | 1109
+            | 1115
+            | 1142
+            | 1143
+            | 1146
+            | 1193
+            | 1227
+            | 1235
+            | 1295
+            | 1298
+            | 1305
+            | 1370
+            | 3167
     )
 }
 

@@ -2,7 +2,11 @@
 //! driver kept on a short leash, the graveyard for what is given up.
 
 pub mod answer;
+pub mod canary;
+pub mod endpoint;
+pub mod exchange;
 pub mod identity;
 pub mod intern;
 pub mod leash;
+pub mod ledger;
 pub mod mysql;

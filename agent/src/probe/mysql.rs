@@ -3,118 +3,38 @@
 //! One connection a client, no pool, no Unix socket (the driver's default would
 //! swap a proxied connection for the backend's own socket), no hidden statement
 //! at connect. Names are looked up here, at each connect, so that the time and
-//! the address are known. One statement a probe. What fails is a sample.
+//! the address are known. One statement a probe, except in style `transaction`
+//! (four) and of a pool's client (a ping before). What fails is a sample.
 //!
 //! What it cannot know: when bytes left the host. Stamps are taken around the
 //! driver's calls, in the task; a late wake-up of the task is inside them.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
-use gapscope_proto::ids::TargetName;
 use gapscope_proto::plan::Timeouts;
 use gapscope_proto::sample::{Canary, Outcome, Phase, Sample, Style};
 use gapscope_proto::time::Timestamp;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Error, Opts, OptsBuilder};
+use mysql_async::{Conn, Error, Statement};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answer, Ask, ask};
-use super::identity::IdentityCell;
+use super::answer::{Answer, Ask};
+use super::canary::{self, Script};
+use super::endpoint::Socket;
+pub use super::endpoint::{Endpoint, connect, resolve};
+use super::exchange::{Progress, Send, exchange, in_transaction, surely_not_committed};
+use super::identity::{IdentityCell, is_unsupported};
 use super::intern::Interner;
 use super::leash::{self, Ended, Graveyard};
-use crate::config::Target;
-use crate::guard::Guard;
+use super::ledger::Ledger;
 use crate::outcome::{self, Verdict};
 use crate::schedule::Slot;
 
-const MAX_ALLOWED_PACKET: usize = 4 << 20;
-const WAIT_TIMEOUT_S: usize = 28_800;
 /// How long a good-bye may take; it is not part of any probe.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
-
-/// What all clients of a target share.
-#[derive(Debug)]
-pub struct Endpoint {
-    /// Its name, shared by all samples.
-    pub name: Arc<TargetName>,
-    /// As configured.
-    pub target: Target,
-    /// The default identity expression, once found.
-    pub identity: Arc<IdentityCell>,
-    guard: Mutex<Guard>,
-}
-
-impl Endpoint {
-    /// For a configured target.
-    pub fn new(target: Target, clock: &dyn Clock) -> Self {
-        let identity = match &target.identity {
-            Some(expression) => IdentityCell::given(expression),
-            None => IdentityCell::default(),
-        };
-        Self {
-            name: Arc::new(target.name.clone()),
-            identity: Arc::new(identity),
-            guard: Mutex::new(Guard::new(target.max_connects_per_second, clock.raw_ns())),
-            target,
-        }
-    }
-
-    /// Whether one more connection may be made now.
-    pub fn admit(&self, now_ns: i64) -> bool {
-        self.guard
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .admit(now_ns)
-    }
-
-    fn opts(&self, address: IpAddr) -> Opts {
-        let password = self.target.password.expose();
-        OptsBuilder::default()
-            .ip_or_hostname(address.to_string())
-            .resolved_ips(Some(vec![address]))
-            .tcp_port(self.target.port)
-            .user(Some(self.target.user.as_str()))
-            .pass((!password.is_empty()).then_some(password))
-            .db_name(self.target.database.as_deref())
-            .prefer_socket(false)
-            .tcp_nodelay(true)
-            .max_allowed_packet(Some(MAX_ALLOWED_PACKET))
-            .wait_timeout(Some(WAIT_TIMEOUT_S))
-            .stmt_cache_size(0)
-            .into()
-    }
-}
-
-/// Looks the target's address up; none where it is written as a number.
-pub async fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
-    let found: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
-    if found.is_empty() {
-        return Err(std::io::Error::new(
-            std::io::ErrorKind::NotFound,
-            "the name has no address",
-        ));
-    }
-    Ok(found)
-}
-
-/// Connects to the first address that takes it; returns the last one tried.
-pub async fn connect(
-    endpoint: &Endpoint,
-    addresses: &[SocketAddr],
-) -> (SocketAddr, Result<Conn, Error>) {
-    let mut rest = addresses.iter().peekable();
-    while let Some(address) = rest.next() {
-        let result = Conn::new(endpoint.opts(address.ip())).await;
-        match result {
-            Err(error) if rest.peek().is_some() && outcome::is_address_trouble(&error) => {}
-            result => return (*address, result),
-        }
-    }
-    unreachable!("`resolve` gives at least one address")
-}
 
 #[derive(Debug)]
 struct Session {
@@ -122,7 +42,15 @@ struct Session {
     number: u32,
     handshake_id: u32,
     peer: Arc<str>,
-    canary: Option<String>,
+    /// The canary that is set.
+    script: Option<Script>,
+    /// What is executed each time, if that is prepared.
+    prepared: Option<Statement>,
+    /// Everything that a probe needs is there.
+    ready: bool,
+    /// A transaction may be open: a `BEGIN` would commit it.
+    must_roll_back: bool,
+    _socket: Socket,
 }
 
 /// One client: at most one connection, its number, its canary.
@@ -133,12 +61,18 @@ pub struct Client {
     number: u16,
     canary: Option<Canary>,
     canary_value: String,
+    pool: bool,
+    ledger: Option<Arc<Ledger>>,
     timeouts: Timeouts,
     clock: Arc<dyn Clock>,
     graveyard: Graveyard,
     texts: Interner,
     session: Option<Session>,
     connections: u32,
+    /// A session was set up once: what the client does is supported.
+    proven: bool,
+    /// It is not: why.
+    left_out: Option<Verdict>,
 }
 
 /// What a client is made of.
@@ -156,6 +90,10 @@ pub struct ClientSpec {
     pub canary: Option<Canary>,
     /// Unique among all clients of all runs.
     pub canary_value: String,
+    /// It pings before each use, and takes a new connection where that fails.
+    pub pool: bool,
+    /// Where it may write, if it may.
+    pub ledger: Option<Arc<Ledger>>,
     /// How long it waits.
     pub timeouts: Timeouts,
 }
@@ -172,6 +110,8 @@ struct Draft {
     peer: Option<Arc<str>>,
     canary: Option<Canary>,
     answer: Option<Answer>,
+    /// Why the pool's ping found its connection dead.
+    dead_at_ping: Option<Verdict>,
 }
 
 impl Client {
@@ -184,12 +124,16 @@ impl Client {
             number: spec.number,
             canary: spec.canary,
             canary_value: spec.canary_value,
+            pool: spec.pool,
+            ledger: spec.ledger,
             timeouts: spec.timeouts,
             clock,
             graveyard,
             texts: Interner::default(),
             session: None,
             connections: 0,
+            proven: false,
+            left_out: None,
         }
     }
 
@@ -197,8 +141,13 @@ impl Client {
     pub async fn probe(&mut self, slot: Slot, give_up: &CancellationToken) -> Sample {
         let started_ns = self.clock.raw_ns();
         let mut draft = Draft::default();
-        let result = self.attempt(&mut draft, give_up).await;
+        let result = match self.endpoint.may_probe(started_ns) {
+            Ok(()) => self.attempt(slot, &mut draft, give_up).await,
+            Err(resting) => Err(resting),
+        };
         let finished_ns = self.clock.raw_ns();
+        self.endpoint
+            .note(&result, draft.connect_ns.is_some(), finished_ns);
         let sample = self.sample(slot, started_ns, finished_ns, draft, result);
         if !self.style.is_held() {
             self.close().await;
@@ -230,28 +179,41 @@ impl Client {
 
     async fn attempt(
         &mut self,
+        slot: Slot,
         draft: &mut Draft,
         give_up: &CancellationToken,
     ) -> Result<(), Verdict> {
+        if let Some(why) = &self.left_out {
+            draft.phase = Some(Phase::Setup);
+            draft.canary = self.canary;
+            return Err(why.clone());
+        }
+        if self.endpoint.target.reach.follow_dns && self.session.is_some() {
+            self.follow_dns(draft, give_up).await?;
+        }
+        if self.pool && self.session.is_some() {
+            self.ping(draft, give_up).await?;
+        }
         if self.session.is_none() {
             self.open(draft, give_up).await?;
         }
         let mut session = self.set_up(draft, give_up).await?;
-        let statement = match self.identity.get() {
-            Some(identity) if self.canary.is_some() => identity.with_user_variable.clone(),
-            Some(identity) => identity.bare.clone(),
-            None => return Err(outcome::of_wrong_shape("no identity expression is known")),
+        let with_canary = session.script.as_ref().is_some_and(Script::has_column);
+        let Some(send) = self.send(&session, slot) else {
+            self.session = Some(session);
+            return Err(outcome::of_wrong_shape("no identity expression is known"));
         };
         draft.phase = Some(Phase::Query);
         draft.connection = Some(session.number);
         draft.handshake_id = Some(session.handshake_id);
         draft.peer = Some(session.peer.clone());
         draft.canary = self.canary;
-        let clock = self.clock.clone();
+        let progress = Progress::default();
+        let (clock, its_progress) = (self.clock.clone(), progress.clone());
         let sent_ns = clock.raw_ns();
         let asked = leash::run(
             Box::pin(async move {
-                let result = ask(&mut session.conn, &statement).await;
+                let result = exchange(&mut session.conn, &send, with_canary, &its_progress).await;
                 (clock.raw_ns(), session, result)
             }),
             self.timeouts.query_ns.map(Duration::from_nanos),
@@ -259,59 +221,164 @@ impl Client {
             &self.graveyard,
         )
         .await;
+        let phase = progress.phase();
+        draft.phase = Some(phase);
         let (answered_ns, session, result) = match asked {
             Ended::Done((answered_ns, session, result)) => (answered_ns, session, result),
             other => {
                 draft.query_ns = Some(elapsed(sent_ns, self.clock.raw_ns()));
-                return Err(self.cut(other, Phase::Query));
+                draft.answer = progress.answer();
+                return Err(self.of_style(self.cut(other, phase), None, phase));
             }
         };
         draft.query_ns = Some(elapsed(sent_ns, answered_ns));
         match result {
             Ok(ask) => {
-                let expected = session.canary.clone();
-                self.session = Some(session);
-                self.judge(ask, expected, draft)
+                let session = self.session.insert(session);
+                session.must_roll_back =
+                    self.style == Style::Transaction && matches!(ask, Ask::WrongShape(_));
+                session.ready &= !session.must_roll_back;
+                self.judge(ask, draft)
             }
             Err(error) => {
-                if error.is_fatal() {
-                    self.graveyard.bury(session);
-                } else {
-                    self.session = Some(session);
-                }
-                Err(outcome::of_driver_error(&error, Phase::Query))
+                draft.answer = progress.answer();
+                Err(self.failed(session, &error, phase))
             }
         }
     }
 
+    /// What the session sends in a probe.
+    fn send(&self, session: &Session, slot: Slot) -> Option<Send> {
+        if let Some(prepared) = &session.prepared {
+            return Some(Send::Prepared(prepared.clone()));
+        }
+        if let Some(script) = &session.script {
+            return match &script.ask {
+                canary::Ask::Text(text) => Some(Send::Text(text.clone())),
+                canary::Ask::Prepared(_) => None,
+            };
+        }
+        let bare = self.identity.get()?.bare.clone();
+        match (self.style, &self.ledger) {
+            (Style::Transaction, Some(ledger)) => Some(Send::Transaction {
+                insert: ledger.insert(&self.endpoint.name, self.number, slot.number),
+                read: bare,
+            }),
+            _ => Some(Send::Text(bare)),
+        }
+    }
+
+    /// The statement failed: what becomes of the session, and how it is called.
+    fn failed(&mut self, mut session: Session, error: &Error, phase: Phase) -> Verdict {
+        let verdict = outcome::of_driver_error(error, phase);
+        let code = match error {
+            Error::Server(error) => Some(error.code),
+            _ => None,
+        };
+        let gone = self
+            .canary
+            .zip(code)
+            .is_some_and(|(canary, code)| canary::says_it_is_gone(canary, code));
+        if error.is_fatal() {
+            self.graveyard.bury(session);
+        } else {
+            // Its state is set again before the next probe, so that each loss
+            // counts once.
+            if gone || matches!(code, Some(1243 | 1615)) {
+                session.script = None;
+                session.prepared = None;
+                session.ready = false;
+            }
+            if self.style == Style::Transaction {
+                session.must_roll_back = true;
+                session.ready = false;
+            }
+            self.session = Some(session);
+        }
+        if gone {
+            return Verdict {
+                code: verdict.code,
+                sqlstate: verdict.sqlstate,
+                ..outcome::of_broken_canary(&verdict.text)
+            };
+        }
+        self.of_style(verdict, code, phase)
+    }
+
+    /// In a transaction only an unanswered `COMMIT` leaves something unknown: what
+    /// came before it is rolled back. And an error to it is seldom a no.
+    fn of_style(&self, mut verdict: Verdict, code: Option<u16>, phase: Phase) -> Verdict {
+        if self.style == Style::Transaction {
+            verdict.may_have_executed = phase == Phase::Commit
+                && match code {
+                    Some(code) => !surely_not_committed(code),
+                    None => verdict.may_have_executed,
+                };
+        }
+        verdict
+    }
+
+    /// Takes the connection out of the pool: pings it, and throws it away if that
+    /// fails, as a pool does. Errs only if the run ends meanwhile.
+    async fn ping(
+        &mut self,
+        draft: &mut Draft,
+        give_up: &CancellationToken,
+    ) -> Result<(), Verdict> {
+        let mut session = self.session.take().expect("looked at before");
+        draft.phase = Some(Phase::Ping);
+        draft.connection = Some(session.number);
+        draft.handshake_id = Some(session.handshake_id);
+        draft.peer = Some(session.peer.clone());
+        let pinged = leash::run(
+            Box::pin(async move {
+                let result = session.conn.ping().await;
+                (session, result)
+            }),
+            self.timeouts.query_ns.map(Duration::from_nanos),
+            give_up,
+            &self.graveyard,
+        )
+        .await;
+        draft.dead_at_ping = match pinged {
+            Ended::Done((session, Ok(()))) => {
+                self.session = Some(session);
+                return Ok(());
+            }
+            Ended::Done((session, Err(error))) => {
+                self.graveyard.bury(session);
+                Some(outcome::of_driver_error(&error, Phase::Ping))
+            }
+            ended @ Ended::GivenUp => return Err(self.cut(ended, Phase::Ping)),
+            other => Some(self.cut(other, Phase::Ping)),
+        };
+        // It is a new connection's probe from here on.
+        (draft.connection, draft.handshake_id) = (None, None);
+        Ok(())
+    }
+
     /// Whether the answer is good. A canary found broken is set again before the
     /// next probe, so that each loss of state is counted once.
-    fn judge(
-        &mut self,
-        ask: Ask,
-        expected: Option<String>,
-        draft: &mut Draft,
-    ) -> Result<(), Verdict> {
+    fn judge(&mut self, ask: Ask, draft: &mut Draft) -> Result<(), Verdict> {
         let answer = match ask {
             Ask::Answer(answer) => draft.answer.insert(answer),
             Ask::WrongShape(why) => return Err(outcome::of_wrong_shape(&why)),
         };
-        let Some(expected) = expected else {
+        let Some(session) = &mut self.session else {
             return Ok(());
         };
-        if answer.canary.as_ref() == Some(&Some(expected.clone())) {
+        let Some(script) = &session.script else {
             return Ok(());
-        }
-        if let Some(session) = &mut self.session {
-            session.canary = None;
-        }
-        let found = match answer.canary.as_ref().and_then(Option::as_ref) {
-            None => "is NULL".to_owned(),
-            Some(other) => format!("is `{other}`"),
         };
-        Err(outcome::of_broken_canary(&format!(
-            "@gapscope_canary {found} where `{expected}` was set"
-        )))
+        let found = answer.canary.as_ref().and_then(Option::as_deref);
+        let Some(why) = canary::broken(script, found, answer.id, in_transaction(&session.conn))
+        else {
+            return Ok(());
+        };
+        session.script = None;
+        session.prepared = None;
+        session.ready = false;
+        Err(outcome::of_broken_canary(&why))
     }
 
     async fn open(
@@ -320,46 +387,22 @@ impl Client {
         give_up: &CancellationToken,
     ) -> Result<(), Verdict> {
         draft.phase = Some(Phase::Connect);
-        if !self.endpoint.admit(self.clock.raw_ns()) {
-            return Err(outcome::of_guard(
-                self.endpoint.target.max_connects_per_second,
-            ));
-        }
-        let addresses = match self.endpoint.target.host.parse::<IpAddr>() {
-            Ok(ip) => vec![SocketAddr::new(ip, self.endpoint.target.port)],
-            Err(_) => {
-                draft.phase = Some(Phase::Resolve);
-                let begun_ns = self.clock.raw_ns();
-                let (host, port) = (self.endpoint.target.host.clone(), self.endpoint.target.port);
-                let looked_up = leash::run(
-                    Box::pin(async move { resolve(&host, port).await }),
-                    self.timeouts.resolve_ns.map(Duration::from_nanos),
-                    give_up,
-                    &self.graveyard,
-                )
-                .await;
-                draft.resolve_ns = Some(elapsed(begun_ns, self.clock.raw_ns()));
-                match looked_up {
-                    Ended::Done(Ok(addresses)) => addresses,
-                    Ended::Done(Err(error)) => return Err(outcome::of_resolve_error(&error)),
-                    other => return Err(self.cut(other, Phase::Resolve)),
-                }
-            }
-        };
+        let socket = self.endpoint.admit(self.clock.raw_ns())?;
+        let addresses = self.look_up(draft, give_up).await?;
         draft.phase = Some(Phase::Connect);
         // Unless it fails with an answer, it is not known which one was tried.
         draft.peer = (addresses.len() == 1).then(|| self.texts.get(&addresses[0].to_string()));
         let begun_ns = self.clock.raw_ns();
         let endpoint = self.endpoint.clone();
         let connected = leash::run(
-            Box::pin(async move { connect(&endpoint, &addresses).await }),
+            Box::pin(async move { (connect(&endpoint, &addresses).await, socket) }),
             self.timeouts.connect_ns.map(Duration::from_nanos),
             give_up,
             &self.graveyard,
         )
         .await;
         draft.connect_ns = Some(elapsed(begun_ns, self.clock.raw_ns()));
-        let (peer, result) = match connected {
+        let ((peer, result), socket) = match connected {
             Ended::Done(done) => done,
             other => return Err(self.cut(other, Phase::Connect)),
         };
@@ -371,43 +414,93 @@ impl Client {
             number: self.connections,
             handshake_id: conn.id(),
             peer,
-            canary: None,
+            script: None,
+            prepared: None,
+            ready: false,
+            must_roll_back: false,
+            _socket: socket,
             conn,
         });
         Ok(())
     }
 
-    /// Takes the session, with the identity known and the canary set.
+    /// Asks where the name points now. A number is no name.
+    async fn look_up(
+        &mut self,
+        draft: &mut Draft,
+        give_up: &CancellationToken,
+    ) -> Result<Vec<SocketAddr>, Verdict> {
+        let (host, port) = (self.endpoint.target.host.clone(), self.endpoint.target.port);
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, port)]);
+        }
+        draft.phase = Some(Phase::Resolve);
+        let begun_ns = self.clock.raw_ns();
+        let looked_up = leash::run(
+            Box::pin(async move { resolve(&host, port).await }),
+            self.timeouts.resolve_ns.map(Duration::from_nanos),
+            give_up,
+            &self.graveyard,
+        )
+        .await;
+        let took_ns = elapsed(begun_ns, self.clock.raw_ns());
+        *draft.resolve_ns.get_or_insert(0) += took_ns;
+        match looked_up {
+            Ended::Done(Ok(addresses)) => Ok(addresses),
+            Ended::Done(Err(error)) => Err(outcome::of_resolve_error(&error)),
+            other => Err(self.cut(other, Phase::Resolve)),
+        }
+    }
+
+    /// Leaves a held connection whose address the name no longer has.
+    async fn follow_dns(
+        &mut self,
+        draft: &mut Draft,
+        give_up: &CancellationToken,
+    ) -> Result<(), Verdict> {
+        let addresses = self.look_up(draft, give_up).await?;
+        let stays = self.session.as_ref().is_some_and(|session| {
+            addresses
+                .iter()
+                .any(|address| *session.peer == *address.to_string())
+        });
+        if !stays {
+            self.close().await;
+        }
+        Ok(())
+    }
+
+    /// Takes the session, with all that a probe needs: the identity known, the
+    /// canary set, the statement prepared, no transaction left open.
     async fn set_up(
         &mut self,
         draft: &mut Draft,
         give_up: &CancellationToken,
     ) -> Result<Session, Verdict> {
         let mut session = self.session.take().expect("opened before");
-        let wants_canary = self.canary.is_some() && session.canary.is_none();
-        if self.identity.get().is_some() && !wants_canary {
+        let bare = self.canary.is_none() && matches!(self.style, Style::Reused | Style::New);
+        if session.ready || (bare && self.identity.get().is_some()) {
             return Ok(session);
         }
         draft.phase = Some(Phase::Setup);
         draft.connection = Some(session.number);
         draft.handshake_id = Some(session.handshake_id);
         draft.peer = Some(session.peer.clone());
-        let identity = self.identity.clone();
-        let value = wants_canary.then(|| format!("{}-{}", self.canary_value, session.number));
+        draft.canary = self.canary;
+        let set_up = SetUp {
+            identity: self.identity.clone(),
+            style: self.style,
+            canary: self.canary,
+            value: format!("{}-{}", self.canary_value, session.number),
+            number: u32::from(self.number)
+                .wrapping_mul(101)
+                .wrapping_add(session.number),
+            ledger: self.ledger.clone(),
+            first: !self.proven,
+        };
         let done = leash::run(
             Box::pin(async move {
-                let result = async {
-                    identity.settle(&mut session.conn).await?;
-                    if let Some(value) = value {
-                        session
-                            .conn
-                            .query_drop(format!("SET @gapscope_canary = '{value}'"))
-                            .await?;
-                        session.canary = Some(value);
-                    }
-                    Ok::<(), Error>(())
-                }
-                .await;
+                let result = set_up.perform(&mut session).await;
                 (session, result)
             }),
             self.timeouts.query_ns.map(Duration::from_nanos),
@@ -416,9 +509,27 @@ impl Client {
         )
         .await;
         match done {
-            Ended::Done((session, Ok(()))) => Ok(session),
+            Ended::Done((session, Ok(()))) => {
+                self.proven = true;
+                Ok(session)
+            }
             Ended::Done((session, Err(error))) => {
                 let verdict = outcome::of_driver_error(&error, Phase::Setup);
+                // Before the identity is known it is not the client's own doing.
+                let is_its_own = !bare && !self.proven && self.identity.get().is_some();
+                if is_its_own
+                    && matches!(&error, Error::Server(error) if is_unsupported(error.code))
+                {
+                    let verdict = outcome::of_unsupported(&verdict);
+                    tracing::warn!(
+                        target_name = %self.endpoint.name, style = %self.style,
+                        canary = self.canary.map(Canary::as_str), why = verdict.text, "left out"
+                    );
+                    self.left_out = Some(verdict.clone());
+                    self.session = Some(session);
+                    self.close().await;
+                    return Err(verdict);
+                }
                 if error.is_fatal() {
                     self.graveyard.bury(session);
                 } else {
@@ -434,7 +545,7 @@ impl Client {
         let timeout_ns = match phase {
             Phase::Resolve => self.timeouts.resolve_ns,
             Phase::Connect => self.timeouts.connect_ns,
-            Phase::Setup | Phase::Query => self.timeouts.query_ns,
+            _ => self.timeouts.query_ns,
         };
         match ended {
             Ended::TimedOut => outcome::of_timeout(phase, timeout_ns.unwrap_or(0)),
@@ -482,6 +593,12 @@ impl Client {
             sample.backend = Some(self.texts.get(&answer.backend));
             sample.server_version = Some(self.texts.get(&answer.version));
         }
+        if let (Ok(()), Some(ping)) = (&result, draft.dead_at_ping) {
+            let ping = ping.without(self.endpoint.target.password.expose());
+            sample.cause = ping.cause;
+            sample.error_code = ping.code;
+            sample.error = Some(self.texts.get(&format!("the ping failed: {}", ping.text)));
+        }
         if let Err(verdict) = result {
             let verdict = verdict.without(self.endpoint.target.password.expose());
             sample.outcome = verdict.outcome;
@@ -492,6 +609,62 @@ impl Client {
             sample.may_have_executed = verdict.may_have_executed;
         }
         sample
+    }
+}
+
+/// What has to be done on a connection before the first probe over it.
+struct SetUp {
+    identity: Arc<IdentityCell>,
+    style: Style,
+    canary: Option<Canary>,
+    value: String,
+    number: u32,
+    ledger: Option<Arc<Ledger>>,
+    /// Nothing is known yet of what the target supports.
+    first: bool,
+}
+
+impl SetUp {
+    async fn perform(&self, session: &mut Session) -> Result<(), Error> {
+        let conn = &mut session.conn;
+        if std::mem::take(&mut session.must_roll_back) {
+            conn.query_drop("ROLLBACK").await?;
+        }
+        let identity = self.identity.settle(conn).await?;
+        match (self.style, &self.ledger) {
+            (Style::Prepared, _) if session.prepared.is_none() => {
+                session.prepared = Some(conn.prep(&*identity.bare).await?);
+            }
+            (Style::Transaction, Some(ledger)) if self.first => {
+                if let Some(create) = ledger.create() {
+                    conn.query_drop(create).await?;
+                }
+            }
+            _ => {}
+        }
+        if let (Some(canary), None) = (self.canary, &session.script) {
+            let schema = self.ledger.as_ref().map(|ledger| ledger.schema());
+            let script = canary::script(canary, &identity, &self.value, self.number, schema)
+                .ok_or_else(|| Error::Other("this canary cannot be checked here".into()))?;
+            for statement in &script.set {
+                conn.query_drop(statement.as_str()).await?;
+            }
+            let send = match &script.ask {
+                canary::Ask::Text(text) => Send::Text(text.clone()),
+                canary::Ask::Prepared(text) => {
+                    let statement = conn.prep(&**text).await?;
+                    session.prepared = Some(statement.clone());
+                    Send::Prepared(statement)
+                }
+            };
+            // Functions and statements that are not known here show at once.
+            if self.first && canary != Canary::UserVariable {
+                exchange(conn, &send, script.has_column(), &Progress::default()).await?;
+            }
+            session.script = Some(script);
+        }
+        session.ready = true;
+        Ok(())
     }
 }
 

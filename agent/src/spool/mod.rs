@@ -115,6 +115,8 @@ pub(crate) enum Command {
     End(RunId, ProbingEnded),
     /// Into the host stream of every run that is being probed.
     HostForAll(HostRecord),
+    /// Into the host stream of one run that has begun and not ended.
+    Host(RunId, HostRecord),
     /// Everything of the stream up to this seq is durable elsewhere.
     Acked(StreamId, u64),
     /// Found by the uplink: a frame that cannot be read, or is refused for good.
@@ -205,6 +207,11 @@ impl Spool {
     /// Into the host stream of every run that is being probed.
     pub async fn host_for_all(&self, record: HostRecord) {
         self.tell(Command::HostForAll(record)).await;
+    }
+
+    /// Into the host stream of a run, between its begin and its end.
+    pub async fn host(&self, run: RunId, record: HostRecord) {
+        self.tell(Command::Host(run, record)).await;
     }
 
     /// Everything up to `seq` is durable at the aggregator.

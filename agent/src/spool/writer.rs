@@ -232,6 +232,11 @@ impl Writer {
                     self.host(run, record.clone());
                 }
             }
+            Command::Host(run, record) => {
+                if self.active.contains(&run) {
+                    self.host(run, record);
+                }
+            }
             Command::Acked(stream, seq) => {
                 let acked = self.acked.entry(stream).or_default();
                 *acked = seq.max(*acked);

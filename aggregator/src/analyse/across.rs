@@ -310,7 +310,8 @@ pub fn across(rows: &[(usize, Row)], timelines: &[Timeline], clocks: &ClockMap) 
         let is_known = found
             .iter()
             .any(|a| a.target == row.target && a.style == row.style && a.kind == row.kind);
-        if is_known {
+        // An idle client speaks of its own connection.
+        if is_known || row.kind == ClientKind::Idle {
             continue;
         }
         let same: Vec<&(usize, Row)> = rows

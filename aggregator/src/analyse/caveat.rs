@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gapscope_proto::fault::Fault;
 use gapscope_proto::ids::TargetName;
+use gapscope_proto::sample::Cause;
 
 use super::fate::{Exposure, Fate};
-use super::load::Names;
+use super::ledger::{Class, Ledger};
+use super::load::{LeftOut, Names};
 use super::local::{RESET, is_note};
 use super::row::Row;
 use crate::store::manifest::{Manifest, RunState, Schedule};
@@ -37,6 +39,109 @@ impl Caveat {
             code,
             target: Some(target.clone()),
             text: text.into(),
+        }
+    }
+}
+
+/// Clients whose target does not support what they do.
+pub(super) fn left_out_caveats(
+    manifest: &Manifest,
+    left_out: &[LeftOut],
+    caveats: &mut Vec<Caveat>,
+) {
+    for (target, style, client, why) in left_out {
+        let Ok(target) = target.parse::<TargetName>() else {
+            continue;
+        };
+        let kind = manifest
+            .plan
+            .kind_of(&target, *style, *client)
+            .map_or(String::new(), |kind| format!(" {kind}"));
+        caveats.push(Caveat::target(
+            "left_out",
+            &target,
+            format!("{style}{kind}: not supported there, left out: {why}"),
+        ));
+    }
+}
+
+pub(super) fn ledger_caveats(ledger: &Ledger, caveats: &mut Vec<Caveat>) {
+    if ledger.written.is_empty() {
+        return;
+    }
+    if ledger.readings.is_empty() {
+        caveats.push(Caveat::run(
+            "ledger_not_read",
+            "rows were written and the ledger was never read: what became of them is not known",
+        ));
+        return;
+    }
+    for reading in &ledger.readings {
+        let mut say = |code, text: String| caveats.push(Caveat::run(code, text));
+        if !reading.error.is_empty() {
+            say(
+                "ledger_not_read",
+                format!(
+                    "the ledger was not read through {}: {}",
+                    reading.source, reading.error
+                ),
+            );
+        }
+        if !reading.note.is_empty() {
+            say(
+                "ledger_table",
+                format!("{}: {}", reading.source, reading.note),
+            );
+        }
+    }
+    if ledger.readings.iter().all(|reading| !reading.shared) {
+        caveats.push(Caveat::run(
+            "ledger_not_shared",
+            "ledger: the backends are not said to share data, so a row is looked for on the \
+             backend that answered in its transaction; whether another one has it is not \
+             applicable",
+        ));
+    }
+    for place in &ledger.places {
+        let at = format!("{} ({})", place.source, place.backend);
+        let mut say = |code, text: String| {
+            caveats.push(Caveat::target(code, &place.target, text));
+        };
+        if place.elsewhere > 0 {
+            say(
+                "ledger_elsewhere",
+                format!(
+                    "{} rows that another backend answered for are at {at} too: if the backends \
+                     share data, say so to the agent (--backends-share-data)",
+                    place.elsewhere
+                ),
+            );
+        }
+        if place.strays > 0 {
+            say(
+                "ledger_strays",
+                format!(
+                    "{} rows at {at} have no sample: it was lost, or the agent died before it was \
+                     kept",
+                    place.strays
+                ),
+            );
+        }
+        let wrong: Vec<String> = [
+            (Class::AcknowledgedLost, "acknowledged and LOST"),
+            (Class::ThereTwice, "there more than once"),
+            (Class::RefusedThere, "refused and there"),
+        ]
+        .into_iter()
+        .map(|(class, words)| (place.count(class), words))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, words)| format!("{count} {words}"))
+        .collect();
+        if !wrong.is_empty() {
+            say(
+                "ledger_wrong",
+                format!("ledger at {at}: rows {}", wrong.join(", ")),
+            );
         }
     }
 }
@@ -186,12 +291,18 @@ pub(super) fn row_caveats(row: &Row, deadline_ns: i64, caveats: &mut Vec<Caveat>
             ),
         );
     }
-    if slots.agent_errors > 0 {
+    let unsupported: u64 = row
+        .errors
+        .iter()
+        .filter(|((_, cause, _), _)| *cause == Some(Cause::Unsupported))
+        .map(|(_, error)| error.count)
+        .sum();
+    if slots.agent_errors > unsupported {
         say(
             "agent_errors",
             format!(
                 "{who}: {} probes failed on the agent's own side: no data",
-                slots.agent_errors
+                slots.agent_errors - unsupported
             ),
         );
     }

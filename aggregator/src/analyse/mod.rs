@@ -7,15 +7,18 @@
 //! and [`changes`] the rest; [`row`] puts it together for one target, style and
 //! kind, [`across`] for several agents on one timeline ([`timeline`]), [`run`] for
 //! a run, with its faults by each clock ([`local`]), its [`books`] and what speaks
-//! against it ([`caveat`]).
+//! against it ([`caveat`]), and what became of the rows that were written
+//! ([`ledger`]).
 
 pub mod across;
 pub mod books;
 pub mod caveat;
 pub mod changes;
+pub mod control;
 pub mod fate;
 pub mod fault;
 pub mod latency;
+pub mod ledger;
 pub mod load;
 pub mod local;
 pub mod merge;

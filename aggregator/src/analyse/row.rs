@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use gapscope_proto::fault::Span;
 use gapscope_proto::ids::{AgentId, TargetName};
 use gapscope_proto::plan::{ClientKind, Timeouts};
-use gapscope_proto::sample::{Cause, Outcome, Style};
+use gapscope_proto::sample::{Cause, Outcome, Phase, Style};
 
 use super::changes::{Changes, changes};
 use super::fate::Exposure;
@@ -213,9 +213,35 @@ pub struct Row {
     pub switches: BTreeMap<(u32, u32), Switches>,
     /// Each judged fault.
     pub faults: Vec<FaultRow>,
+    /// Of a pool's clients: what their pings told.
+    pub pool: PoolCounts,
+}
+
+/// What a pool's pings told, over all clients.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PoolCounts {
+    /// The ping failed and the client took a new connection, by cause; only where
+    /// that one then answered.
+    pub dead_at_ping: BTreeMap<Option<Cause>, u64>,
+    /// The ping was answered and the statement behind it was not, by cause:
+    /// whatever answered the ping did not have the backend that the statement
+    /// needed.
+    pub failed_after_ping: BTreeMap<Option<Cause>, u64>,
 }
 
 impl Row {
+    /// No client of the row did anything: the target does not support it.
+    pub fn is_left_out(&self) -> bool {
+        let slots = &self.slots.all;
+        let unsupported: u64 = self
+            .errors
+            .iter()
+            .filter(|((_, cause, _), _)| *cause == Some(Cause::Unsupported))
+            .map(|(_, error)| error.count)
+            .sum();
+        unsupported > 0 && unsupported == slots.probed
+    }
+
     /// Windows of single clients.
     pub fn client_windows(&self) -> impl Iterator<Item = &Window> {
         self.windows
@@ -286,6 +312,7 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         errors: tally.errors,
         switches: tally.switches,
         faults,
+        pool: tally.pool,
     })
 }
 
@@ -496,6 +523,7 @@ struct Tally {
     healthy_backends_a_client: usize,
     errors: BTreeMap<ErrorKey, ErrorCount>,
     switches: BTreeMap<(u32, u32), Switches>,
+    pool: PoolCounts,
 }
 
 impl Tally {
@@ -538,6 +566,9 @@ impl Tally {
                 error.last_ns = error.last_ns.max(probe.finished);
             }
         });
+        if client.kind == ClientKind::Pool {
+            self.take_pings(client, deadline);
+        }
         let of_client = changes(&client.probes, context.first_fault_ns);
         self.healthy_backends_a_client = self
             .healthy_backends_a_client
@@ -559,5 +590,20 @@ impl Tally {
             .healthy_backends
             .extend(of_client.healthy_backends);
         self.changes.all_backends.extend(of_client.all_backends);
+    }
+
+    /// A connection that an earlier probe used was pinged before this one.
+    fn take_pings(&mut self, client: &ClientSeries, deadline: i64) {
+        for pair in client.probes.windows(2) {
+            let [before, probe] = pair else { continue };
+            let pinged = before.life == probe.life
+                && before.connection.is_some()
+                && before.connection == probe.connection;
+            if probe.outcome == Outcome::Ok && probe.cause.is_some() {
+                *self.pool.dead_at_ping.entry(probe.cause).or_insert(0) += 1;
+            } else if pinged && probe.phase == Phase::Query && probe.worth(deadline) == Worth::Bad {
+                *self.pool.failed_after_ping.entry(probe.cause).or_insert(0) += 1;
+            }
+        }
     }
 }

@@ -12,7 +12,12 @@ use super::across::{Across, across};
 pub use super::books::Conservation;
 use super::books::balance;
 pub use super::caveat::Caveat;
-use super::caveat::{fault_caveats, few_faults, row_caveats, run_caveats, unknown_subjects};
+use super::caveat::{
+    fault_caveats, few_faults, ledger_caveats, left_out_caveats, row_caveats, run_caveats,
+    unknown_subjects,
+};
+use super::control;
+use super::ledger::{Ledger, judge};
 use super::load::{self, LoadError, Names};
 pub use super::local::{FaultTimes, PROXY_VIEW, RESET, is_note};
 use super::local::{fault_times, local_faults};
@@ -69,6 +74,8 @@ pub struct Analysis {
     pub across: Vec<Across>,
     /// The books.
     pub conservation: Conservation,
+    /// What became of the rows that were written.
+    pub ledger: Ledger,
     /// What is to be said against all this.
     pub caveats: Vec<Caveat>,
 }
@@ -188,7 +195,9 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
         caveats: clock_caveats,
     } = timelines(folder)?;
     caveats.extend(clock_caveats);
-    let pauses = load::pauses(folder, deadline_ns)?;
+    let mut pauses = load::pauses(folder, deadline_ns)?;
+    let controls = control::controls(folder, deadline_ns)?;
+    control::add_pauses(&mut pauses, &controls);
     let begun = Begun {
         manifest: &manifest,
         faults: &faults,
@@ -231,6 +240,26 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
             .flatten()
             .copied()
             .collect();
+        let asked: Vec<i64> = times.iter().map(|t| t.asked.earliest_ns).collect();
+        let horizons: Vec<(u32, i64, i64)> = times
+            .iter()
+            .map(|t| {
+                let from = t.asked.earliest_ns;
+                let next = asked.iter().copied().filter(|at| *at > from).min();
+                (t.fault, from, next.unwrap_or(i64::MAX))
+            })
+            .collect();
+        for (incarnation, life) in &clock.lives {
+            let start = (clock.agent.to_string(), incarnation.to_string());
+            if let Some(by_name) = controls.get(&start) {
+                caveats.extend(control::caveats(
+                    clock.agent.as_str(),
+                    life.origin_ns,
+                    by_name,
+                    &horizons,
+                ));
+            }
+        }
         let timeline = timelines.len();
         timelines.push(Timeline {
             agent: clock.agent.clone(),
@@ -259,6 +288,9 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
             for group in by_kind(&clients) {
                 if let Some(row) = row(group, &context) {
                     book.merge(&row.slots.all);
+                    if row.is_left_out() {
+                        continue;
+                    }
                     watch.row(&begun, &clock.clock, group, &row);
                     rows.push((timeline, row));
                 }
@@ -273,9 +305,18 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
                 .iter()
                 .position(|g| g.target == row.target)
         };
-        (place(a), a.style, a.kind, &a.agent).cmp(&(place(b), b.style, b.kind, &b.agent))
+        (place(a), a.style, a.kind, a.interval_ns, &a.agent).cmp(&(
+            place(b),
+            b.style,
+            b.kind,
+            b.interval_ns,
+            &b.agent,
+        ))
     });
     let across = across(&rows, &timelines, &clocks);
+    left_out_caveats(&manifest, &load::left_out(folder)?, &mut caveats);
+    let ledger = judge(load::written(folder)?, load::readings(folder)?);
+    ledger_caveats(&ledger, &mut caveats);
     let (conservation, book_caveats) = balance(&manifest, &books, folder)?;
     caveats.extend(book_caveats);
     for (_, row) in &rows {
@@ -299,6 +340,7 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
         wall,
         across,
         conservation,
+        ledger,
         caveats,
     })
 }

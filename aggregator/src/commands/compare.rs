@@ -92,12 +92,14 @@ fn load(args: &Args, wanted: &str) -> anyhow::Result<Side> {
             side.runs.push(Loaded::Bench(Box::new(bench)));
         } else {
             let analysis = analyse(&RunFolder::open(&path)?.sound()?)?;
-            let steps: Vec<String> = analysis
-                .faults
-                .iter()
-                .filter(|fault| analysis.judged.contains(&fault.id))
-                .map(|fault| format!("{} {}", fault.step, fault.subject))
-                .collect();
+            // How often each was repeated may differ.
+            let mut steps: Vec<String> = Vec::new();
+            for fault in &analysis.faults {
+                let step = format!("{} {}", fault.step, fault.subject);
+                if analysis.judged.contains(&fault.id) && !steps.contains(&step) {
+                    steps.push(step);
+                }
+            }
             side.conditions.push(of_run(&analysis.manifest, &steps));
             side.runs
                 .push(Loaded::Switchover(json::summary(&analysis, 0)));

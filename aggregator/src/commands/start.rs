@@ -39,12 +39,37 @@ pub struct Args {
     /// Between two probes of such a client.
     #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = duration::parse)]
     pub new_interval: u64,
+    /// Clients that hold a connection and execute a statement prepared on it.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub prepared: u16,
+    /// Clients that write a numbered row in a transaction each time; the agent's
+    /// owner has to allow it (--allow-writes).
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub transaction: u16,
+    /// Between two probes of such a client.
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration::parse)]
+    pub transaction_interval: u64,
+    /// Clients that ping their connection before each use, as a pool does.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub pool: u16,
+    /// A client that leaves its connection idle for so long, then probes. Again for each.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub idle: Vec<u64>,
     /// A client that sets this piece of session state and checks it. Again for each.
     #[arg(long = "canary", value_name = "KIND")]
     pub canaries: Vec<Canary>,
     /// The clients' own timeout, for connecting and for each statement.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::parse)]
     pub timeout: u64,
+    /// Their timeout for looking up the address, where it differs.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub resolve_timeout: Option<u64>,
+    /// Their timeout for TCP and login, where it differs.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub connect_timeout: Option<u64>,
+    /// Their timeout for a statement, where it differs.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub query_timeout: Option<u64>,
     /// How late a good answer may be and still count.
     #[arg(long, value_name = "DURATION", default_value = "250ms", value_parser = duration::parse)]
     pub deadline: u64,
@@ -70,7 +95,9 @@ pub fn plan(args: &Args) -> RunPlan {
             }
             let first_client = *next.entry(style).or_insert(0);
             next.insert(style, first_client.saturating_add(clients));
-            let timeout = (kind != ClientKind::Patient).then_some(args.timeout);
+            let timeout = |own: Option<u64>| {
+                (kind != ClientKind::Patient).then_some(own.unwrap_or(args.timeout))
+            };
             groups.push(ClientGroup {
                 target: target.clone(),
                 style,
@@ -79,9 +106,9 @@ pub fn plan(args: &Args) -> RunPlan {
                 clients,
                 interval_ns,
                 timeouts: Timeouts {
-                    resolve_ns: Some(args.timeout),
-                    connect_ns: timeout,
-                    query_ns: timeout,
+                    resolve_ns: Some(args.resolve_timeout.unwrap_or(args.timeout)),
+                    connect_ns: timeout(args.connect_timeout),
+                    query_ns: timeout(args.query_timeout),
                 },
             });
         };
@@ -95,6 +122,22 @@ pub fn plan(args: &Args) -> RunPlan {
         for canary in &args.canaries {
             add(Style::Reused, ClientKind::Canary(*canary), 1, args.interval);
         }
+        add(Style::Reused, ClientKind::Pool, args.pool, args.interval);
+        for idle in &args.idle {
+            add(Style::Reused, ClientKind::Idle, 1, *idle);
+        }
+        add(
+            Style::Prepared,
+            ClientKind::Bare,
+            args.prepared,
+            args.interval,
+        );
+        add(
+            Style::Transaction,
+            ClientKind::Bare,
+            args.transaction,
+            args.transaction_interval,
+        );
         add(Style::New, ClientKind::Bare, args.new, args.new_interval);
     }
     RunPlan {
@@ -115,12 +158,20 @@ pub fn load(plan: &RunPlan) -> Vec<String> {
         held: u64,
         statements: f64,
         connects: f64,
+        rows: f64,
     }
     let mut loads: BTreeMap<&TargetName, Load> = BTreeMap::new();
     for group in &plan.groups {
         let load = loads.entry(&group.target).or_default();
         let each_second = f64::from(group.clients) * 1e9 / group.interval_ns as f64;
-        load.statements += each_second;
+        load.statements += match (group.style, group.kind) {
+            (Style::Transaction, _) => {
+                load.rows += each_second;
+                4.0 * each_second
+            }
+            (_, ClientKind::Pool) => 2.0 * each_second,
+            _ => each_second,
+        };
         if group.style.is_held() {
             load.held += u64::from(group.clients);
         } else {
@@ -131,8 +182,15 @@ pub fn load(plan: &RunPlan) -> Vec<String> {
         .iter()
         .map(|(target, load)| {
             format!(
-                "target {target}: {} held connections, {:.0} statements/s, {:.0} new connections/s, read-only",
-                load.held, load.statements, load.connects
+                "target {target}: {} held connections, {:.0} statements/s, {:.0} new connections/s, {}",
+                load.held,
+                load.statements,
+                load.connects,
+                if load.rows > 0.0 {
+                    format!("{:.0} rows/s WRITTEN", load.rows)
+                } else {
+                    "read-only".to_owned()
+                }
             )
         })
         .collect()
@@ -145,8 +203,14 @@ pub fn load(plan: &RunPlan) -> Vec<String> {
 /// is told and is [`Exit::Usage`].
 pub fn run(args: Args) -> anyhow::Result<Exit> {
     let plan = plan(&args);
+    let too_long = args.idle.iter().find(|idle| **idle >= args.duration);
     let why = match plan.validate() {
         Err(error) => Some(error.to_string()),
+        Ok(()) if too_long.is_some() => Some(
+            "an idle connection would be probed once, before it was idle: --duration has to be \
+             longer than each --idle"
+                .to_owned(),
+        ),
         Ok(()) => plan
             .scenario
             .contains(char::is_control)

@@ -56,8 +56,8 @@ struct Felt {
 }
 
 /// Every fault of every run of a side, as the row felt it (several agents: the
-/// longest).
-fn felt(side: &[Value], key: &Key) -> Vec<Felt> {
+/// longest); none where the fault tested nothing there.
+fn felt(side: &[Value], key: &Key) -> Vec<Option<Felt>> {
     let mut all = Vec::new();
     for run in side {
         let judged: Vec<&Value> = run["faults"]
@@ -89,7 +89,7 @@ fn felt(side: &[Value], key: &Key) -> Vec<Felt> {
                         verdict: seen["verdict"].as_str().unwrap_or_default().to_owned(),
                     })
                 });
-            all.extend(of_rows.max_by(|a, b| a.gap_s.total_cmp(&b.gap_s)));
+            all.push(of_rows.max_by(|a, b| a.gap_s.total_cmp(&b.gap_s)));
         }
     }
     all
@@ -189,9 +189,24 @@ pub fn compare(first: &[Value], other: &[Value]) -> Compared {
     }
     let mut claims: Vec<(usize, usize, f64)> = Vec::new();
     for key in &common {
-        let (a, b) = (felt(first, key), felt(other, key));
-        let pairs: Vec<(&Felt, &Felt)> =
-            a.iter().zip(&b).filter(|(x, y)| x.step == y.step).collect();
+        let (all_a, all_b) = (felt(first, key), felt(other, key));
+        let pairs: Vec<(&Felt, &Felt)> = all_a
+            .iter()
+            .zip(&all_b)
+            .filter_map(|(x, y)| Some((x.as_ref()?, y.as_ref()?)))
+            .filter(|(x, y)| x.step == y.step)
+            .collect();
+        let untested = all_a.iter().chain(&all_b).filter(|f| f.is_none()).count();
+        if untested > 0 {
+            compared.caveats.push(format!(
+                "{}: {untested} faults tested nothing there and are in no pair",
+                name(key)
+            ));
+        }
+        let (a, b): (Vec<Felt>, Vec<Felt>) = (
+            all_a.iter().flatten().cloned().collect(),
+            all_b.iter().flatten().cloned().collect(),
+        );
         if pairs.is_empty() {
             continue;
         }
@@ -388,8 +403,9 @@ pub fn faults_needed(first: &[Value], other: &[Value]) -> Option<(f64, f64, u64)
         .map(key)
         .collect();
     for key in &rows {
-        let side =
-            |side: &[Value]| -> Vec<f64> { felt(side, key).iter().map(|f| f.gap_s).collect() };
+        let side = |side: &[Value]| -> Vec<f64> {
+            felt(side, key).iter().flatten().map(|f| f.gap_s).collect()
+        };
         let (a, b) = (side(first), side(other));
         let (Some(sa), Some(sb)) = (deviation(&a), deviation(&b)) else {
             continue;

@@ -429,6 +429,10 @@ impl Field {
             Place::Fault(key) => {
                 for row in each(summary, "targets") {
                     for fault in each(row, "faults") {
+                        let verdict = fault["verdict"].as_str().unwrap_or_default();
+                        if matches!(verdict, "not exposed" | "unmeasured") {
+                            continue;
+                        }
                         let mut of = of_target(row);
                         of.push(("fault", word(&fault["fault"])));
                         let value = if *key == "gap_s"

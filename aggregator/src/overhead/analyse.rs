@@ -115,9 +115,14 @@ pub struct Cost {
     pub added_ns: f64,
     /// Its interval; none below two pairs.
     pub added_interval: Option<(f64, f64)>,
+    /// Mean of what is added to the median statement, in ns: a busy machine's
+    /// stalls are in totals and hardly in medians.
+    pub median_added_ns: Option<f64>,
+    /// Its interval; none below two pairs.
+    pub median_added_interval: Option<(f64, f64)>,
     /// By Student's t on the logarithms of the ratios.
     pub p_t: Option<f64>,
-    /// By flipping signs of the same.
+    /// By flipping signs of the same; not looked at where t finds nothing.
     pub p_sign_flip: Option<f64>,
     /// The larger of both, adjusted for the number of comparisons.
     pub p_holm: Option<f64>,
@@ -198,11 +203,23 @@ pub fn metric(load: Load, block: &Block) -> Option<f64> {
 
 /// The sound rounds' metric of one label, target and number of clients.
 pub fn by_round(bench: &Bench, label: &str, target: &str, clients: u32) -> BTreeMap<u32, f64> {
+    rounds(bench, label, target, clients, |b| {
+        metric(bench.manifest.load, b)
+    })
+}
+
+fn rounds(
+    bench: &Bench,
+    label: &str,
+    target: &str,
+    clients: u32,
+    value: impl Fn(&Block) -> Option<f64>,
+) -> BTreeMap<u32, f64> {
     bench
         .blocks
         .iter()
         .filter(|b| b.label == label && b.target == target && b.clients == clients)
-        .filter_map(|b| Some((b.round, metric(bench.manifest.load, b)?)))
+        .filter_map(|b| Some((b.round, value(b)?)))
         .collect()
 }
 
@@ -228,20 +245,37 @@ fn unproven(pairs: &[(f64, f64)]) -> Option<Cost> {
         ratio_interval: t.map(|t| (t.lower.exp(), t.upper.exp())),
         added_ns: mean(&differences),
         added_interval: added.map(|t| (t.lower, t.upper)),
+        median_added_ns: None,
+        median_added_interval: None,
         p_t: t.map(|t| t.p),
-        p_sign_flip: t.and(sign_flip(&logs)).map(|s| s.p),
+        // The larger of the two counts, so it need not be known where t alone
+        // finds nothing.
+        p_sign_flip: t
+            .filter(|t| t.p < 0.05)
+            .and_then(|_| sign_flip(&logs))
+            .map(|s| s.p),
         p_holm: None,
         verdict: Verdict::NoClaim,
     })
+}
+
+fn add_medians(cost: &mut Cost, pairs: &[(f64, f64)]) {
+    if pairs.is_empty() {
+        return;
+    }
+    let differences: Vec<f64> = pairs.iter().map(|(d, t)| t - d).collect();
+    cost.median_added_ns = Some(differences.iter().sum::<f64>() / differences.len() as f64);
+    cost.median_added_interval =
+        t_test::paired(&differences, CONFIDENCE).map(|t| (t.lower, t.upper));
 }
 
 /// Adjusts for the number of comparisons and says what can be said.
 pub fn prove(costs: &mut [&mut Cost]) {
     let p: Vec<f64> = costs
         .iter()
-        .map(|cost| match (cost.p_t, cost.p_sign_flip) {
-            (Some(t), Some(flip)) => t.max(flip),
-            _ => f64::NAN,
+        .map(|cost| match cost.p_t {
+            Some(t) => t.max(cost.p_sign_flip.unwrap_or(0.0)),
+            None => f64::NAN,
         })
         .collect();
     let needed = rounds_needed(p.iter().filter(|p| !p.is_nan()).count()) as usize;
@@ -287,6 +321,14 @@ pub fn analyse(bench: &Bench) -> Analysis {
                 if let Some(direct) = direct.filter(|direct| *direct != at) {
                     let of = |target: usize| by_round(bench, label, &targets[target].name, *n);
                     cell.cost = unproven(&pairs(&of(direct), &of(at)));
+                    let medians = |target: usize| {
+                        rounds(bench, label, &targets[target].name, *n, |b| {
+                            b.is_sound().then_some(b.p50_ns? as f64)
+                        })
+                    };
+                    if let Some(cost) = &mut cell.cost {
+                        add_medians(cost, &pairs(&medians(direct), &medians(at)));
+                    }
                 }
                 cells.push(cell);
             }

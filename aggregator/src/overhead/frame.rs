@@ -47,6 +47,13 @@ pub fn cells(bench: &Bench, analysis: &Analysis) -> PolarsResult<DataFrame> {
             cost("added_ns", &|c| Some(c.added_ns)),
             cost("added_ns_lower", &|c| c.added_interval.map(|i| i.0)),
             cost("added_ns_upper", &|c| c.added_interval.map(|i| i.1)),
+            cost("median_added_ns", &|c| c.median_added_ns),
+            cost("median_added_ns_lower", &|c| {
+                c.median_added_interval.map(|i| i.0)
+            }),
+            cost("median_added_ns_upper", &|c| {
+                c.median_added_interval.map(|i| i.1)
+            }),
             cost("p_holm", &|c| c.p_holm),
             text("verdict", &|c| {
                 c.cost

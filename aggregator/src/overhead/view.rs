@@ -59,8 +59,25 @@ fn added(cost: &Cost) -> String {
         Verdict::NoClaim | Verdict::Dearer | Verdict::Cheaper => "",
     };
     let sign = if us >= 0.0 { "+" } else { "" };
-    let number = format!("{mark}{sign}{}", short(us));
-    match cost.added_interval {
+    with_ends(
+        format!("{mark}{sign}{}", short(us)),
+        us,
+        cost.added_interval,
+    )
+}
+
+fn median_added(cost: &Cost) -> Option<String> {
+    let us = cost.median_added_ns? / 1e3;
+    let sign = if us >= 0.0 { "+" } else { "" };
+    Some(with_ends(
+        format!("{sign}{}", short(us)),
+        us,
+        cost.median_added_interval,
+    ))
+}
+
+fn with_ends(number: String, us: f64, interval: Option<(f64, f64)>) -> String {
+    match interval {
         Some((lower, upper)) => format!("{number} ({})", ends(us, lower / 1e3, upper / 1e3)),
         None => number,
     }
@@ -356,6 +373,10 @@ fn method(bench: &Bench, analysis: &Analysis) -> Vec<String> {
              or of the differences, with the 95 % interval of a paired t over rounds, of the \
              single cell. Added is of {what}."
         ),
+        "added to the median response: likewise, of each block's p50; stalls of a busy machine are \
+         in totals and hardly in medians. With N clients it is what each of them waits. Nothing \
+         is claimed of it."
+            .to_owned(),
         format!(
             "= : not distinguishable from direct. A difference is claimed where paired t and \
              sign-flip test both find it, by Holm over {} comparisons at 1 % together.",
@@ -408,6 +429,19 @@ pub fn page(bench: &Bench, analysis: &Analysis) -> Page {
         &others,
         |c| c.cost.as_ref().map(added),
     ));
+    let has_medians = analysis
+        .cells
+        .iter()
+        .any(|c| c.cost.is_some_and(|cost| cost.median_added_ns.is_some()));
+    if has_medians && m.load == Load::Closed {
+        tables.push(grid(
+            format!("Added to {direct}'s median response, us"),
+            bench,
+            analysis,
+            &others,
+            |c| c.cost.as_ref().and_then(median_added),
+        ));
+    }
     tables.extend(against_first_label(bench, analysis));
     let has_details = analysis.cells.iter().any(|c| c.p50_ns.is_some());
     if has_details || analysis.cells.iter().any(|c| c.errors + c.wrong > 0) {

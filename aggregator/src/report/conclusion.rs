@@ -6,7 +6,8 @@ use gapscope_proto::fault::{Fault, FaultScope};
 use gapscope_proto::ids::TargetName;
 
 use super::figures::{gap, interval, percent, seconds};
-use super::headline::{short_client_words, worst};
+use super::headline::worst;
+use super::kinds::short_client_words;
 use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::row::{FaultRow, Row};
 use crate::analyse::run::Analysis;
@@ -106,7 +107,10 @@ fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) ->
     let reaches_all =
         fault.is_some_and(|f| !matches!(f.scope, FaultScope::Backend | FaultScope::Mark));
     let verdict = all.iter().map(|(_, f)| f.judgement.verdict).min();
-    let asked = format!("`{step} {subject}` was asked for");
+    let asked = match fault.map(|f| f.scope) {
+        Some(FaultScope::Mark) => "the fault was marked".to_owned(),
+        _ => format!("its {step} was asked for"),
+    };
 
     if exposed == 0 && hurt == 0 {
         return if unmeasured == total {
@@ -119,7 +123,11 @@ fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) ->
         };
     }
     let who = if reaches_all {
-        format!("{asked}, which reaches all {}", clients(total))
+        format!(
+            "{step} {subject} reaches every client, {} {} served just before",
+            of_all(exposed, total),
+            was(exposed)
+        )
     } else {
         format!(
             "{} {} on {subject} when {asked}",
@@ -131,7 +139,11 @@ fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) ->
     if hurt == 0 {
         parts.push(unhurt(all, verdict, deadline));
     } else {
-        parts.push(what_became(all, hurt, total, collateral));
+        let mut became = what_became(all, hurt, (exposed, total), collateral);
+        if let Some(felt) = felt(all) {
+            became.push_str(&format!(" and {felt}"));
+        }
+        parts.push(became);
         parts.extend(how_long(all));
     }
     if shared > 0 {
@@ -155,11 +167,41 @@ fn unhurt(all: &[(&Row, &FaultRow)], verdict: Option<Verdict>, deadline: &str) -
         (true, false) => "; whether their sessions' state survived was not tested",
         _ => "",
     };
-    format!("every one was answered within {deadline} all the time{state}")
+    let of = |wanted: &[Fate]| -> u64 {
+        all.iter()
+            .flat_map(|(_, f)| &f.clients)
+            .filter(|(_, seen)| wanted.contains(&seen.fate))
+            .count() as u64
+    };
+    let mut moved = Vec::new();
+    for (fates, what) in [
+        (&[Fate::Reconnected][..], "went on over a new connection"),
+        (
+            &[Fate::Switched, Fate::Migrated],
+            "moved to another backend",
+        ),
+        (&[Fate::Undrained], "stayed on it to the end"),
+    ] {
+        match of(fates) {
+            0 => {}
+            n => moved.push(format!("{} {what}", clients(n))),
+        }
+    }
+    let moved = if moved.is_empty() {
+        String::new()
+    } else {
+        format!("{}; ", moved.join(", "))
+    };
+    format!("{moved}every one was answered within {deadline} all the time{state}")
 }
 
 /// "all were hurt (dropped 6, failed 2)"
-fn what_became(all: &[(&Row, &FaultRow)], hurt: u64, total: u64, collateral: u64) -> String {
+fn what_became(
+    all: &[(&Row, &FaultRow)],
+    hurt: u64,
+    (exposed, total): (u64, u64),
+    collateral: u64,
+) -> String {
     let mut fates: std::collections::BTreeMap<Fate, u64> = std::collections::BTreeMap::new();
     for (_, fault) in all {
         for (_, seen) in fault.clients.iter().filter(|(_, s)| s.is_hurt()) {
@@ -170,12 +212,12 @@ fn what_became(all: &[(&Row, &FaultRow)], hurt: u64, total: u64, collateral: u64
         .iter()
         .map(|(fate, n)| format!("{} {n}", fate.as_str()))
         .collect();
-    let mut said = format!(
-        "{} {} hurt ({})",
-        of_all(hurt, total),
-        was(hurt),
-        words.join(", ")
-    );
+    let who = if hurt == exposed && collateral == 0 {
+        if hurt == 1 { "it" } else { "all of them" }.to_owned()
+    } else {
+        of_all(hurt, total)
+    };
+    let mut said = format!("{who} {} hurt ({})", was(hurt), words.join(", "));
     if collateral > 0 {
         said.push_str(&format!(
             ", among them {} not served by it",
@@ -185,34 +227,36 @@ fn what_became(all: &[(&Row, &FaultRow)], hurt: u64, total: u64, collateral: u64
     said
 }
 
+/// "went up to 3.048 s (patient) to 3.801 s (new) without an answer"
+fn felt(all: &[(&Row, &FaultRow)]) -> Option<String> {
+    let hurt = || {
+        all.iter()
+            .filter(|(_, f)| f.judgement.hurt > 0 && f.gap.ns > 0)
+    };
+    let (a, short) = hurt().min_by_key(|(_, f)| f.gap.ns)?;
+    let (b, long) = hurt().max_by_key(|(_, f)| f.gap.ns)?;
+    let mut said = if long.gap.ns.saturating_sub(short.gap.ns) < 1_000_000 {
+        format!("went up to {} without an answer", gap(long.gap))
+    } else {
+        format!(
+            "went up to {} ({}) to {} ({}) without an answer",
+            gap(short.gap),
+            short_client_words(a),
+            gap(long.gap),
+            short_client_words(b)
+        )
+    };
+    if long.own_timeout_ns > 0 {
+        said.push_str(&format!(
+            ", {} of it the client's own timeout",
+            seconds(long.own_timeout_ns)
+        ));
+    }
+    Some(said)
+}
+
 fn how_long(all: &[(&Row, &FaultRow)]) -> Vec<String> {
     let mut said = Vec::new();
-    let hurt: Vec<&(&Row, &FaultRow)> = all
-        .iter()
-        .filter(|(_, f)| f.judgement.hurt > 0 && f.gap.ns > 0)
-        .collect();
-    let shortest = hurt.iter().min_by_key(|(_, f)| f.gap.ns);
-    let longest = hurt.iter().max_by_key(|(_, f)| f.gap.ns);
-    if let (Some((a, short)), Some((b, long))) = (shortest, longest) {
-        let is_one = long.gap.ns.saturating_sub(short.gap.ns) < 1_000_000;
-        said.push(if is_one {
-            format!("the longest went {} without an answer", gap(long.gap))
-        } else {
-            format!(
-                "the longest went {} ({}) to {} ({}) without an answer",
-                gap(short.gap),
-                short_client_words(a),
-                gap(long.gap),
-                short_client_words(b)
-            )
-        });
-        if long.own_timeout_ns > 0 {
-            said.push(format!(
-                "{} of that was the client's own timeout",
-                seconds(long.own_timeout_ns)
-            ));
-        }
-    }
     let lost: u64 = all
         .iter()
         .filter_map(|(_, f)| f.judgement.fates().get(&Fate::Lost).copied())
@@ -231,17 +275,17 @@ fn how_long(all: &[(&Row, &FaultRow)]) -> Vec<String> {
         ));
     }
     // Whoever asks most often knows best.
-    let asks_most = hurt
+    let asks_most = all
         .iter()
-        .filter(|(_, f)| f.outage.is_some())
+        .filter(|(_, f)| f.judgement.hurt > 0 && f.outage.is_some())
         .min_by_key(|(row, _)| row.interval_ns);
     if let Some((row, fault)) = asks_most
         && let Some((lower, upper)) = fault.outage
     {
         said.push(format!(
-            "for its {} clients the service can have been out for {}",
-            short_client_words(row),
-            interval(lower, upper)
+            "the service can have been out for {} (by its {} clients)",
+            interval(lower, upper),
+            short_client_words(row)
         ));
     }
     said

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use polars::prelude::*;
 
-use super::clock_map;
+use super::{clock_map, ledger};
 use crate::analyse::latency::Value;
 use crate::analyse::row::Scope;
 use crate::analyse::run::Analysis;
@@ -25,12 +25,16 @@ pub fn write(
     html: &str,
 ) -> Result<(), StoreError> {
     let disk = Disk::default();
-    for (name, frame) in [
+    let mut frames = vec![
         ("clock_map", clock_map::frame(&analysis.clocks)),
         ("windows", windows(analysis)),
         ("fates", fates(analysis)),
         ("summary", summary(analysis)),
-    ] {
+    ];
+    if !analysis.ledger.written.is_empty() {
+        frames.push(("ledger", ledger::frame(&analysis.ledger)));
+    }
+    for (name, frame) in frames {
         let path = folder.join(format!("{name}.parquet"));
         let mut frame = frame.map_err(StoreError::parquet("write", &path))?;
         disk.write(&path, |out| {

@@ -7,6 +7,7 @@ use gapscope_proto::ids::TargetName;
 use gapscope_proto::plan::ClientKind;
 
 use super::figures::{NONE, gap, seconds, short};
+use super::kinds::{measuring, short_client_words};
 use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::row::{FaultRow, Row};
 use crate::analyse::run::Analysis;
@@ -49,11 +50,18 @@ pub struct Headline {
 }
 
 /// The worst that happened to a target: the worst verdict, of equal ones that
-/// with the longest gap.
+/// with the longest gap. Idle clients speak only where nobody else has anything to
+/// say: how long is said by clients that ask often.
 pub(super) fn worst<'a>(rows: &[&'a Row]) -> Option<(&'a Row, &'a FaultRow)> {
-    rows.iter()
-        .flat_map(|row| row.faults.iter().map(move |fault| (*row, fault)))
-        .min_by_key(|(_, fault)| (fault.judgement.verdict, std::cmp::Reverse(fault.gap.ns)))
+    let of = |rows: &[&'a Row]| {
+        rows.iter()
+            .flat_map(|row| row.faults.iter().map(move |fault| (*row, fault)))
+            .min_by_key(|(_, fault)| (fault.judgement.verdict, std::cmp::Reverse(fault.gap.ns)))
+    };
+    match of(&measuring(rows)) {
+        Some((_, fault)) if fault.judgement.verdict >= Verdict::Seamless => of(rows),
+        worst => worst,
+    }
 }
 
 pub(super) fn headline(analysis: &Analysis, target: &TargetName, deadline: &str) -> Headline {
@@ -64,13 +72,14 @@ pub(super) fn headline(analysis: &Analysis, target: &TargetName, deadline: &str)
         .filter(|row| &row.target == target)
         .collect();
     let Some((row, fault)) = worst(&rows) else {
-        let widest = rows.iter().map(|row| row.interval_ns).max();
-        let max = rows
+        let asking = measuring(&rows);
+        let widest = asking.iter().map(|row| row.interval_ns).max();
+        let max = asking
             .iter()
             .map(|row| row.max_gap)
             .reduce(|a, b| a.max(b))
             .unwrap_or_default();
-        let own: i64 = rows
+        let own: i64 = asking
             .iter()
             .filter_map(|row| row.longest_outage())
             .filter_map(|w| w.own_timeout_ns)
@@ -198,15 +207,6 @@ fn all_clients_words(rows: &[&Row], fault: u32) -> String {
         parts.push(format!("collateral {collateral}"));
     }
     parts.join("; ")
-}
-
-/// "reused", "patient", "user_variable": as short as one can tell them apart
-/// within a target.
-pub(super) fn short_client_words(row: &Row) -> String {
-    match row.kind {
-        ClientKind::Bare => row.style.to_string(),
-        kind => kind.to_string(),
-    }
 }
 
 fn unitless_seconds(ns: i64) -> String {

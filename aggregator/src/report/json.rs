@@ -8,6 +8,7 @@
 //! ```text
 //! schema_version, run_id, scenario, state, created_utc, program_version,
 //! deadline_ms, exit_code
+//! conclusions[]  one sentence for each target; conclusions_note, of all, or null
 //! targets[]      one for each agent, target, style and kind of client
 //!   name, style, kind, agent, clients, interval_s
 //!   due, probed, ok, late, waited, waited_in_time, overslept, absent,
@@ -33,6 +34,7 @@
 //!                {earliest, latest}, after_asked_s {first_bad, first_bad_known,
 //!                first_from_survivor, all_back, last_from_subject,
 //!                last_new_connection_to_subject}, each {earliest, latest} or null
+//!   pool         of a pool's clients: dead_at_ping, failed_after_ping {cause: n}
 //!   errors[]     outcome, cause, code, count, first_s, last_s
 //! faults[]       id, step, subject, identity, scope, judged, detail, asked_utc
 //! conservation   due, sampled, stored, lost_min, lost_max, in_spools,
@@ -43,6 +45,11 @@
 //!                ongoing, no_data, partial, clock_bound_s, first ("agent",
 //!                "alone", "not_distinguishable"), first_agents[], first_lead_s,
 //!                agents[] agent, saw, clients, first_bad_s; else null
+//! ledger         where rows were written: written {acknowledged, unknown, refused},
+//!                readings[] agent, source, backend, error, shared, note;
+//!                places[] agent, target, source, backend, counts {class: n},
+//!                strays, elsewhere, first_wrong[] client, slot, incarnation,
+//!                class, times; else null
 //! clocks         likewise: as `gapscope-aggregator clock --format json`
 //! repetitions[]  step, subject, faults[] ids; rows[] name, style, kind, agent, first
 //!                and rest[] {repetition, verdict, gap_s, gap_is_at_least,
@@ -57,9 +64,11 @@
 
 use std::collections::BTreeMap;
 
+use gapscope_proto::plan::ClientKind;
+use gapscope_proto::sample::Cause;
 use serde_json::{Map, Value as Json, json};
 
-use super::{across, clock, model, repeat};
+use super::{across, clock, ledger, model, repeat};
 use crate::analyse::fate::Exposure;
 use crate::analyse::latency::{Quantiles, Value};
 use crate::analyse::row::{FaultRow, Row, Scope, Split, Window};
@@ -92,6 +101,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
         .collect();
     let c = &analysis.conservation;
     let is_shared = analysis.has_several_clocks();
+    let (conclusions, note) = model::conclusions(analysis);
     json!({
         "schema_version": SCHEMA_VERSION,
         "run_id": manifest.run_id.to_string(),
@@ -105,6 +115,8 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
         "program_version": env!("CARGO_PKG_VERSION"),
         "deadline_ms": manifest.plan.deadline_ns as f64 / 1e6,
         "exit_code": exit_code,
+        "conclusions": conclusions,
+        "conclusions_note": note,
         "targets": targets,
         "faults": analysis.faults.iter().map(|fault| json!({
             "id": fault.id,
@@ -116,6 +128,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
             "detail": fault.detail,
             "asked_utc": analysis.asked_utc(fault),
         })).collect::<Vec<_>>(),
+        "ledger": ledger::json(&analysis.ledger),
         "conservation": {
             "due": c.due,
             "sampled": c.stored + c.lost.0 + c.in_spools,
@@ -271,6 +284,21 @@ fn target(analysis: &Analysis, timeline: &Timeline, row: &Row) -> Json {
                 .collect::<Vec<_>>()
         ),
     );
+    if row.kind == ClientKind::Pool {
+        let by_cause = |counts: &BTreeMap<Option<Cause>, u64>| {
+            counts
+                .iter()
+                .map(|(cause, n)| (cause.map_or("none", Cause::as_str).to_owned(), json!(n)))
+                .collect::<Map<_, _>>()
+        };
+        put(
+            "pool",
+            json!({
+                "dead_at_ping": by_cause(&row.pool.dead_at_ping),
+                "failed_after_ping": by_cause(&row.pool.failed_after_ping),
+            }),
+        );
+    }
     put(
         "errors",
         json!(

@@ -13,6 +13,8 @@ pub mod files;
 pub mod headline;
 pub mod html;
 pub mod json;
+pub mod kinds;
+pub mod ledger;
 pub mod markdown;
 pub mod model;
 pub mod page;

@@ -8,8 +8,9 @@ use super::figures::{after, short};
 use super::headline::{Headline, headline};
 use super::sections::{Section, section};
 use super::table::Table;
-use super::tables::{clock_table, fault_table, latency_table, main_table};
-use super::{across, clock, repeat};
+use super::tables::{clock_table, deadline_ns, fault_table, latency_table, main_table};
+use super::{across, clock, kinds, ledger, repeat};
+use crate::analyse::row::Row;
 use crate::analyse::run::{Analysis, Caveat, is_note};
 use crate::store::manifest::RunState;
 
@@ -46,13 +47,9 @@ pub struct Report {
 pub fn report(analysis: &Analysis) -> Report {
     let manifest = &analysis.manifest;
     let plan = &manifest.plan;
-    let deadline = short(i64::try_from(plan.deadline_ns).unwrap_or(i64::MAX));
-    let mut targets: Vec<&TargetName> = Vec::new();
-    for group in &plan.groups {
-        if !targets.contains(&&group.target) {
-            targets.push(&group.target);
-        }
-    }
+    let deadline = short(deadline_ns(analysis));
+    let targets = targets(analysis);
+    let (conclusions, closing) = conclusions(analysis);
     let state = match manifest.state {
         RunState::Running => "still running".to_owned(),
         RunState::Closed => manifest
@@ -84,6 +81,7 @@ pub fn report(analysis: &Analysis) -> Report {
             .collect();
         facts.push(labels.join(", "));
     }
+    let rows: Vec<&Row> = analysis.rows.iter().map(|(_, row)| row).collect();
     Report {
         title: format!("run {}  {}", manifest.run_id, plan.scenario),
         facts,
@@ -92,14 +90,15 @@ pub fn report(analysis: &Analysis) -> Report {
             .iter()
             .map(|target| headline(analysis, target, &deadline))
             .collect(),
-        conclusions: targets
-            .iter()
-            .map(|target| conclusion(analysis, target, &deadline))
-            .collect(),
-        closing: closing(analysis),
+        conclusions,
+        closing,
         tables: vec![
             main_table(analysis),
             fault_table(analysis, &deadline),
+            kinds::hurt_table(&rows),
+            ledger::table(&analysis.ledger, analysis.timelines.len() > 1),
+            kinds::idle_table(&rows),
+            kinds::pool_table(&rows),
             latency_table(analysis),
             across::table(analysis),
             clock_table(analysis),
@@ -172,6 +171,27 @@ fn fault_fact(analysis: &Analysis, fault: &Fault) -> String {
     )
 }
 
+/// The run's targets, in the plan's order.
+fn targets(analysis: &Analysis) -> Vec<&TargetName> {
+    let mut targets: Vec<&TargetName> = Vec::new();
+    for group in &analysis.manifest.plan.groups {
+        if !targets.contains(&&group.target) {
+            targets.push(&group.target);
+        }
+    }
+    targets
+}
+
+/// One sentence for each target, and what is to be kept in mind with all of them.
+pub fn conclusions(analysis: &Analysis) -> (Vec<String>, Option<String>) {
+    let deadline = short(deadline_ns(analysis));
+    let sentences = targets(analysis)
+        .into_iter()
+        .map(|target| conclusion(analysis, target, &deadline))
+        .collect();
+    (sentences, closing(analysis))
+}
+
 /// Whether every one of several targets has this caveat: then it is said once.
 pub(super) fn is_common(analysis: &Analysis, targets: &[&TargetName], caveat: &Caveat) -> bool {
     targets.len() > 1
@@ -219,6 +239,9 @@ pub fn agent_clocks(analysis: &Analysis) -> Vec<clock::AgentClock<'_>> {
 fn method(analysis: &Analysis, deadline: &str) -> Vec<String> {
     let mut method = method_of_agents(deadline);
     method.extend(repeat::method(analysis));
+    if !analysis.ledger.written.is_empty() {
+        method.push(ledger::method());
+    }
     if analysis.has_several_clocks() {
         method.push(
             "one timeline: the aggregator's clock. clocks ±: by how much the moments of different \

@@ -3,8 +3,8 @@
 use serde_json::{Value as Json, json};
 
 use super::figures::{NONE, bare_seconds, short};
+use super::kinds::client_words;
 use super::table::Table;
-use super::tables::client_words;
 use crate::analyse::repeat::{self, Censored, Group, Modes, Once, Repeated, Share};
 use crate::analyse::row::Row;
 use crate::analyse::run::Analysis;

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use gapscope_proto::ids::TargetName;
+use gapscope_proto::plan::ClientKind;
 
 use super::figures::{NONE, after, bare_seconds, count, interval};
+use super::kinds::client_words;
 use super::model::{fault_name, is_common};
 use super::table::Table;
-use super::tables::client_words;
 use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::row::{Row, Scope};
 use crate::analyse::run::{Analysis, PROXY_VIEW, Timeline, is_note};
@@ -314,6 +315,17 @@ fn row_events(analysis: &Analysis, timeline: &Timeline, row: &Row, events: &mut 
                 .iter()
                 .any(|f| f.first_bad.is_some_and(|b| b.0 == at))
         {
+            if row.kind == ClientKind::Idle {
+                say(
+                    at,
+                    format!(
+                        "outside every fault: an idle connection does not answer: {} bad, {} late \
+                         probes",
+                        window.bad, window.late
+                    ),
+                );
+                continue;
+            }
             say(
                 at,
                 format!(

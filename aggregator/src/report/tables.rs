@@ -1,10 +1,9 @@
 //! The tables: answers and outages, verdicts, latencies, clocks.
 
-use gapscope_proto::plan::ClientKind;
-
 use super::clock;
 use super::figures::{NONE, bare_ms, count, gap, interval, percent, quantile, seconds};
 use super::headline::verdict_words;
+use super::kinds::client_words;
 use super::model::agent_clocks;
 use super::table::Table;
 use crate::analyse::fate::Exposure;
@@ -276,14 +275,6 @@ pub(super) fn clock_table(analysis: &Analysis) -> Table {
     }
 }
 
-/// "reused", "reused patient"
-pub(super) fn client_words(row: &Row) -> String {
-    match row.kind {
-        ClientKind::Bare => row.style.to_string(),
-        kind => format!("{} {kind}", row.style),
-    }
-}
-
 fn keys(analysis: &Analysis, row: &Row) -> Vec<String> {
     let target = if analysis.timelines.len() > 1 {
         format!("{}@{}", row.target, row.agent)
@@ -293,6 +284,6 @@ fn keys(analysis: &Analysis, row: &Row) -> Vec<String> {
     vec![target, client_words(row)]
 }
 
-fn deadline_ns(analysis: &Analysis) -> i64 {
+pub(super) fn deadline_ns(analysis: &Analysis) -> i64 {
     i64::try_from(analysis.manifest.plan.deadline_ns).unwrap_or(i64::MAX)
 }

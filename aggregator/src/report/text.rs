@@ -35,11 +35,11 @@ pub fn render(report: &Report, layout: Layout) -> String {
         page.para("  ", fact);
     }
     page.blank();
-    page.headlines(&report.headlines, &report.deadline);
-    page.blank();
     for text in report.conclusions.iter().chain(&report.closing) {
         page.para("", text);
     }
+    page.blank();
+    page.headlines(&report.headlines, &report.deadline);
     for table in &report.tables {
         if layout.is_full {
             page.blank();

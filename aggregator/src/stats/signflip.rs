@@ -21,7 +21,7 @@ pub struct SignFlip {
 
 /// Up to so many pairs all assignments are looked at.
 const EXACT_MOST: usize = 20;
-const DRAWS: u32 = 100_000;
+const DRAWS: u32 = 20_000;
 
 /// The smallest probability that `n` pairs can have, whatever they show: 0.0625
 /// for 5, 0.00049 for 12.
@@ -44,29 +44,7 @@ pub fn sign_flip(differences: &[f64]) -> Option<SignFlip> {
     let size: f64 = differences.iter().map(|d| d.abs()).sum();
     let reached = observed - size * 1e-12;
     if differences.len() > EXACT_MOST {
-        let mut random = SplitMix(0x9E37_79B9_7F4A_7C15);
-        let hits = (0..DRAWS)
-            .filter(|_| {
-                let mut bits = 0;
-                let sum: f64 = differences
-                    .iter()
-                    .enumerate()
-                    .map(|(at, d)| {
-                        if at % 64 == 0 {
-                            bits = random.next();
-                        }
-                        bits = bits.rotate_left(1);
-                        if bits & 1 == 0 { *d } else { -*d }
-                    })
-                    .sum();
-                sum.abs() >= reached
-            })
-            .count();
-        // What was observed is one of the assignments.
-        return Some(SignFlip {
-            p: (hits + 1) as f64 / f64::from(DRAWS + 1),
-            how: How::Sampled(DRAWS),
-        });
+        return Some(sampled(differences, reached));
     }
     // In Gray code one sign changes at a time. The first keeps its sign: the
     // other half mirrors this one.
@@ -85,6 +63,42 @@ pub fn sign_flip(differences: &[f64]) -> Option<SignFlip> {
         p: hits as f64 / all as f64,
         how: How::Exact,
     })
+}
+
+/// Draws signs at random. Eight differences at a time have 256 sums, which are
+/// looked up by a random byte.
+fn sampled(differences: &[f64], reached: f64) -> SignFlip {
+    let sums: Vec<Vec<f64>> = differences
+        .chunks(8)
+        .map(|eight| {
+            (0..256_u32)
+                .map(|signs| {
+                    eight
+                        .iter()
+                        .enumerate()
+                        .map(|(at, d)| if signs >> at & 1 == 0 { *d } else { -*d })
+                        .sum()
+                })
+                .collect()
+        })
+        .collect();
+    let mut random = SplitMix(0x9E37_79B9_7F4A_7C15);
+    let mut hits = 0_u32;
+    for _ in 0..DRAWS {
+        let mut sum = 0.0;
+        for tables in sums.chunks(8) {
+            let bytes = random.next().to_le_bytes();
+            for (table, byte) in tables.iter().zip(bytes) {
+                sum += table[usize::from(byte)];
+            }
+        }
+        hits += u32::from(f64::abs(sum) >= reached);
+    }
+    // What was observed is one of the assignments.
+    SignFlip {
+        p: f64::from(hits + 1) / f64::from(DRAWS + 1),
+        how: How::Sampled(DRAWS),
+    }
 }
 
 /// Steele, Lea and Flood's SplitMix64: enough to draw signs, and always the same.

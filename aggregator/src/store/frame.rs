@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
-use gapscope_proto::host::{Anchor, Exchange, HostRecord, Lag, ProbingEnded, ProbingStarted};
+use gapscope_proto::host::{
+    Anchor, ControlProbes, Exchange, HostRecord, Lag, LedgerEntry, ProbingEnded, ProbingStarted,
+};
 use gapscope_proto::ids::{AgentId, Incarnation, RunId};
 use gapscope_proto::sample::Sample;
 use polars::prelude::*;
@@ -111,6 +113,8 @@ fn kind_of(record: &HostRecord) -> &'static str {
         HostRecord::Anchor(_) => schema::CLOCK_ANCHORS.kind,
         HostRecord::Started(_) => "started",
         HostRecord::Ended(_) => "ended",
+        HostRecord::Control(_) => schema::CONTROL.kind,
+        HostRecord::Ledger(_) => schema::LEDGER_READS.kind,
     }
 }
 
@@ -120,6 +124,13 @@ pub fn host_frame(rows: &[Row<HostRecord>]) -> PolarsResult<DataFrame> {
     let text = |name, pick: fn(&HostRecord) -> Option<&str>| {
         texts(name, rows.iter().map(move |row| pick(&row.record)))
     };
+    let writers: Vec<String> = rows
+        .iter()
+        .map(|row| {
+            ledger_of(&row.record)
+                .map_or(String::new(), |entry| format!("{:016x}", entry.incarnation))
+        })
+        .collect();
     DataFrame::new(
         rows.len(),
         vec![
@@ -130,9 +141,17 @@ pub fn host_frame(rows: &[Row<HostRecord>]) -> PolarsResult<DataFrame> {
             )?,
             numbers(samples::SEQ, rows.iter().map(|row| row.seq)),
             texts(KIND, rows.iter().map(|row| Some(kind_of(&row.record))))?,
-            field!(rows, AT_NS, Lag => |r: &Lag| r.at_ns),
+            field!(rows, AT_NS, Lag => |r: &Lag| r.at_ns, Control => |r: &ControlProbes| r.at_ns),
             field!(rows, TICKS, Lag => |r: &Lag| r.ticks),
             field!(rows, LATE_MAX_NS, Lag => |r: &Lag| r.late_max_ns),
+            field!(rows, UNTIL_NS, Control => |r: &ControlProbes| r.until_ns),
+            text(CONTROL, |r| match r {
+                HostRecord::Control(c) => Some(c.name.as_str()),
+                _ => None,
+            })?,
+            field!(rows, PROBES, Control => |r: &ControlProbes| r.probes),
+            field!(rows, BAD, Control => |r: &ControlProbes| r.bad),
+            field!(rows, TOOK_MAX_NS, Control => |r: &ControlProbes| r.took_max_ns),
             field!(rows, A1_NS, Exchange => |r: &Exchange| r.a1_ns),
             field!(rows, S1_NS, Exchange => |r: &Exchange| r.s1_ns),
             field!(rows, S2_NS, Exchange => |r: &Exchange| r.s2_ns),
@@ -164,8 +183,35 @@ pub fn host_frame(rows: &[Row<HostRecord>]) -> PolarsResult<DataFrame> {
             field!(rows, SAMPLED, Ended => |r: &ProbingEnded| r.sampled),
             field!(rows, WAITED, Ended => |r: &ProbingEnded| r.waited),
             field!(rows, OVERSLEPT, Ended => |r: &ProbingEnded| r.overslept),
+            text(SOURCE, |r| ledger_of(r).map(|l| l.source.as_str()))?,
+            text(BACKEND, |r| ledger_of(r).map(|l| l.backend.as_str()))?,
+            text(ERROR, |r| match r {
+                HostRecord::Control(c) => Some(c.error.as_str()),
+                other => ledger_of(other).map(|l| l.error.as_str()),
+            })?,
+            field!(rows, SHARED, Ledger => |r: &LedgerEntry| r.shared),
+            texts(
+                WRITTEN_BY,
+                writers
+                    .iter()
+                    .zip(rows)
+                    .map(|(writer, row)| ledger_of(&row.record).map(|_| writer.as_str())),
+            )?,
+            text(TARGET, |r| ledger_of(r).map(|l| l.target.as_str()))?,
+            field!(rows, CLIENT, Ledger => |r: &LedgerEntry| r.client),
+            field!(rows, FIRST_SLOT, Ledger => |r: &LedgerEntry| r.first_slot),
+            field!(rows, LAST_SLOT, Ledger => |r: &LedgerEntry| r.last_slot),
+            field!(rows, TIMES, Ledger => |r: &LedgerEntry| r.times),
+            text(NOTE, |r| ledger_of(r).map(|l| l.note.as_str()))?,
         ],
     )
+}
+
+fn ledger_of(record: &HostRecord) -> Option<&LedgerEntry> {
+    match record {
+        HostRecord::Ledger(entry) => Some(entry),
+        _ => None,
+    }
 }
 
 /// Losses as a frame.

@@ -14,13 +14,17 @@ use std::path::{Path, PathBuf};
 
 use gapscope_proto::ids::RunId;
 use polars::io::parquet::write::BatchedWriter;
-use polars::prelude::{DataFrame, IntoLazy, ParquetWriter, SchemaRef};
+use polars::prelude::{DataFrame, Expr, IntoLazy, NULL, ParquetWriter, SchemaRef, col, lit};
 
 use super::disk::{Disk, Out, part_name, part_number};
 use super::error::StoreError;
 use super::footer::{Footer, Range, push_range};
-use super::reader::{Care, Part, Parts, host_parts, pick_host_table, read_rows, sample_parts};
-use super::schema::{HOST_TABLES, HostTable, host_schema, host_table_schema, samples_schema};
+use super::reader::{
+    Care, Part, Parts, has_columns, host_parts, pick_host_table, read_rows, sample_parts,
+};
+use super::schema::{
+    HOST_TABLES, HostTable, LEDGER_READS, host_schema, host_table_schema, samples_schema,
+};
 
 /// Rows in a row group of a merged file, and in a live part that is left alone.
 pub(crate) const ROW_GROUP: usize = 1 << 18;
@@ -141,6 +145,27 @@ fn copy<'a>(
         .map_err(StoreError::parquet("write", path))
 }
 
+/// Rows with every column of `schema`: parts of an older build have fewer.
+fn complete(part: &Part, rows: DataFrame, schema: &SchemaRef) -> Result<DataFrame, StoreError> {
+    if rows.width() == schema.len() {
+        return Ok(rows);
+    }
+    let columns: Vec<Expr> = schema
+        .iter()
+        .map(|(name, dtype)| {
+            if rows.schema().contains(name) {
+                col(name.clone())
+            } else {
+                lit(NULL).cast(dtype.clone()).alias(name.clone())
+            }
+        })
+        .collect();
+    rows.lazy()
+        .select(columns)
+        .collect()
+        .map_err(StoreError::parquet("merge", &part.path))
+}
+
 fn as_it_is(_: &Part, rows: DataFrame) -> Result<DataFrame, StoreError> {
     Ok(rows)
 }
@@ -209,10 +234,18 @@ pub(crate) fn merge_hosts(
             if merged.contains(&part.path) {
                 return Ok(rows);
             }
+            if !has_columns(&rows, table) {
+                // Of an older build, which had no such records.
+                return Ok(DataFrame::empty_with_schema(&host_table_schema(table)));
+            }
             pick_host_table(rows.lazy(), table)
                 .collect()
                 .map_err(StoreError::parquet("merge", &part.path))
         };
+        if table.file == LEDGER_READS.file && !has_rows(&parts, &pick)? {
+            // Few runs have one.
+            continue;
+        }
         let mut replaces: Vec<String> = parts.replaced_names.iter().cloned().collect();
         replaces.extend(names(parts.live.iter()));
         replaces.sort();
@@ -268,6 +301,19 @@ pub(crate) fn compact_hosts(
     compact(&live, disk, run, number, &host_schema(), &parts, &in_tables)
 }
 
+/// Whether any row of the parts is picked.
+fn has_rows(parts: &Parts, pick: Pick<'_>) -> Result<bool, StoreError> {
+    for part in parts.used() {
+        let rows = usize::try_from(part.rows).unwrap_or(usize::MAX);
+        for from in (0..rows).step_by(ROW_GROUP) {
+            if pick(part, read_rows(&part.path, from, ROW_GROUP)?)?.height() > 0 {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
 fn merged_names(folder: &Path, table: &HostTable) -> Result<HashSet<String>, StoreError> {
     let parts = host_parts(folder, table, Care::Footers)?;
     let merged = parts.merged.iter();
@@ -302,14 +348,8 @@ fn compact(
         ranges(small.iter().copied()),
         names(small.iter().copied()),
     );
-    write(
-        disk,
-        &path,
-        schema,
-        &footer,
-        small.iter().copied(),
-        &as_it_is,
-    )?;
+    let whole = |part: &Part, rows: DataFrame| complete(part, rows, schema);
+    write(disk, &path, schema, &footer, small.iter().copied(), &whole)?;
     remove_all(disk, live, small.iter().map(|part| &part.path))?;
     left.add(small.iter().map(|part| part.rows).sum());
     Ok(left)

@@ -5,7 +5,7 @@
 //!          samples/live/part-n      samples as they arrive, one file per commit
 //!          samples/part-n           samples after the close
 //!          host/live/part-n         lag, clock exchanges, anchors, start and end
-//!          lag, clock_exchanges, clock_anchors .parquet   the same after the close
+//!          lag, clock_exchanges, clock_anchors, control .parquet   the same after the close
 //!          faults, losses .parquet  rewritten whole, atomically
 //! ```
 //!

@@ -21,7 +21,7 @@ use super::footer::{self, Footer, StreamKey};
 use super::frame;
 use super::loss::LossRecord;
 use super::manifest::{FORMAT_VERSION, Manifest, RunState};
-use super::schema::{self, CLOCK_ANCHORS, CLOCK_EXCHANGES, HostTable, LAG};
+use super::schema::{self, CLOCK_ANCHORS, CLOCK_EXCHANGES, CONTROL, HostTable, LAG, LEDGER_READS};
 
 /// A parquet file that is to be read.
 #[derive(Debug, Clone)]
@@ -306,7 +306,7 @@ impl RunFolder {
     /// As [`RunFolder::open`].
     pub fn sound(&self) -> Result<Self, StoreError> {
         let mut sound = Self::open_with(&self.path, Care::Checksums)?;
-        for table in [&CLOCK_EXCHANGES, &CLOCK_ANCHORS] {
+        for table in schema::HOST_TABLES {
             let parts = host_parts(&self.path, table, Care::Checksums)?;
             sound.notes.extend(parts.notes);
         }
@@ -437,6 +437,23 @@ impl RunFolder {
         host_table(&self.path, &CLOCK_ANCHORS, self.care)
     }
 
+    /// Probes of controls and of the agents' own loopbacks; see
+    /// [`schema::CONTROL`]. Empty for runs of older agents.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn control(&self) -> Result<LazyFrame, StoreError> {
+        host_table(&self.path, &CONTROL, self.care)
+    }
+
+    /// The write ledger as it was read; see [`schema::LEDGER_READS`].
+    ///
+    /// # Errors
+    /// When the files cannot be scanned.
+    pub fn ledger_reads(&self) -> Result<LazyFrame, StoreError> {
+        host_table(&self.path, &LEDGER_READS, self.care)
+    }
+
     /// The faults, by id.
     ///
     /// # Errors
@@ -558,15 +575,43 @@ fn scan(folder: &Path, parts: &Parts, schema: &SchemaRef) -> Result<LazyFrame, S
 
 fn host_table(folder: &Path, table: &HostTable, care: Care) -> Result<LazyFrame, StoreError> {
     let parts = host_parts(folder, table, care)?;
-    let merged = scan_files(folder, parts.merged.iter().map(|part| &part.path))?;
-    let live = scan_files(folder, parts.live.iter().map(|part| &part.path))?
-        .map(|live| pick_host_table(live, table));
-    match (merged, live) {
-        (None, None) => Ok(DataFrame::empty_with_schema(&schema::host_table_schema(table)).lazy()),
-        (Some(one), None) | (None, Some(one)) => Ok(one),
-        (Some(merged), Some(live)) => concat([merged, live], UnionArgs::default())
-            .map_err(StoreError::parquet("scan", folder)),
+    let mut frames = Vec::new();
+    frames.extend(scan_files(
+        folder,
+        parts.merged.iter().map(|part| &part.path),
+    )?);
+    // Parts that an older build wrote have fewer columns.
+    let (mut full, mut older) = (Vec::new(), Vec::new());
+    for part in &parts.live {
+        let file = File::open(&part.path).map_err(StoreError::io("read", &part.path))?;
+        let schema = ParquetReader::new(file)
+            .schema()
+            .map_err(StoreError::parquet("read", &part.path))?;
+        let has = |table: &HostTable| table.columns.iter().all(|name| schema.contains(name));
+        if has(&LEDGER_READS) {
+            full.push(&part.path);
+        } else if has(table) {
+            older.push(&part.path);
+        }
     }
+    for files in [full, older] {
+        frames.extend(
+            scan_files(folder, files.into_iter())?.map(|live| pick_host_table(live, table)),
+        );
+    }
+    match frames.len() {
+        0 => Ok(DataFrame::empty_with_schema(&schema::host_table_schema(table)).lazy()),
+        1 => Ok(frames.remove(0)),
+        _ => concat(frames, UnionArgs::default()).map_err(StoreError::parquet("scan", folder)),
+    }
+}
+
+/// Whether a live part's frame can hold records of a table.
+pub(crate) fn has_columns(frame: &DataFrame, table: &HostTable) -> bool {
+    table
+        .columns
+        .iter()
+        .all(|name| frame.schema().contains(name))
 }
 
 /// The rows and columns of one table among live host records.

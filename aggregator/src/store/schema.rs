@@ -56,6 +56,11 @@ pub mod host {
     pub const AT_NS: &str = "at_ns";
     pub const TICKS: &str = "ticks";
     pub const LATE_MAX_NS: &str = "late_max_ns";
+    pub const UNTIL_NS: &str = "until_ns";
+    pub const CONTROL: &str = "control";
+    pub const PROBES: &str = "probes";
+    pub const BAD: &str = "bad";
+    pub const TOOK_MAX_NS: &str = "took_max_ns";
     pub const A1_NS: &str = "a1_ns";
     pub const S1_NS: &str = "s1_ns";
     pub const S2_NS: &str = "s2_ns";
@@ -78,6 +83,18 @@ pub mod host {
     pub const SAMPLED: &str = "sampled";
     pub const WAITED: &str = "waited";
     pub const OVERSLEPT: &str = "overslept";
+    pub const SOURCE: &str = "source";
+    pub const BACKEND: &str = "backend";
+    pub const ERROR: &str = "error";
+    pub const SHARED: &str = "shared";
+    /// The start of the agent that wrote the rows: 16 hexadecimal digits.
+    pub const WRITTEN_BY: &str = "written_by";
+    pub const TARGET: &str = "target";
+    pub const CLIENT: &str = "client";
+    pub const FIRST_SLOT: &str = "first_slot";
+    pub const LAST_SLOT: &str = "last_slot";
+    pub const TIMES: &str = "times";
+    pub const NOTE: &str = "note";
 }
 
 /// Columns of `losses` beside `agent_id`, `incarnation`, `kind` and `reason`.
@@ -195,8 +212,49 @@ pub const CLOCK_ANCHORS: HostTable = HostTable {
     ],
 };
 
+/// Probes of controls, and of each agent's own loopback.
+pub const CONTROL: HostTable = HostTable {
+    kind: "control",
+    file: "control",
+    columns: &[
+        host::AT_NS,
+        host::UNTIL_NS,
+        host::CONTROL,
+        host::PROBES,
+        host::BAD,
+        host::TOOK_MAX_NS,
+        host::ERROR,
+    ],
+};
+
+/// The write ledger as it was read after the run; see
+/// [`gapscope_proto::host::LedgerEntry`]. Runs of older builds have none.
+pub const LEDGER_READS: HostTable = HostTable {
+    kind: "ledger",
+    file: "ledger_reads",
+    columns: &[
+        host::SOURCE,
+        host::BACKEND,
+        host::ERROR,
+        host::SHARED,
+        host::WRITTEN_BY,
+        host::TARGET,
+        host::CLIENT,
+        host::FIRST_SLOT,
+        host::LAST_SLOT,
+        host::TIMES,
+        host::NOTE,
+    ],
+};
+
 /// The tables that host records become at the close.
-pub const HOST_TABLES: [&HostTable; 3] = [&LAG, &CLOCK_EXCHANGES, &CLOCK_ANCHORS];
+pub const HOST_TABLES: [&HostTable; 5] = [
+    &LAG,
+    &CLOCK_EXCHANGES,
+    &CLOCK_ANCHORS,
+    &CONTROL,
+    &LEDGER_READS,
+];
 
 /// The schema of a live part of host records: each kind's columns side by side.
 pub fn host_schema() -> SchemaRef {
@@ -210,6 +268,11 @@ pub fn host_schema() -> SchemaRef {
         (AT_NS, Int64),
         (TICKS, UInt32),
         (LATE_MAX_NS, UInt64),
+        (UNTIL_NS, Int64),
+        (CONTROL, dictionary()),
+        (PROBES, UInt32),
+        (BAD, UInt32),
+        (TOOK_MAX_NS, UInt64),
         (A1_NS, Int64),
         (S1_NS, Int64),
         (S2_NS, Int64),
@@ -232,6 +295,17 @@ pub fn host_schema() -> SchemaRef {
         (SAMPLED, UInt64),
         (WAITED, UInt64),
         (OVERSLEPT, UInt64),
+        (SOURCE, dictionary()),
+        (BACKEND, dictionary()),
+        (ERROR, dictionary()),
+        (SHARED, DataType::Boolean),
+        (WRITTEN_BY, dictionary()),
+        (TARGET, dictionary()),
+        (CLIENT, DataType::UInt16),
+        (FIRST_SLOT, UInt64),
+        (LAST_SLOT, UInt64),
+        (TIMES, UInt32),
+        (NOTE, dictionary()),
     ])
 }
 

@@ -81,6 +81,9 @@ fn manifest(options: &Options, up: &Up, seed: u64, now_ns: i64) -> Manifest {
             .iter()
             .cloned()
             .chain(load_average_caveat())
+            .chain(options.rate.map(|_| {
+                "the clients' processor time holds their waiting for due times".to_owned()
+            }))
             .chain(cfg!(debug_assertions).then(|| {
                 "measured by an unoptimised build: the instrument's own part is far too large"
                     .to_owned()
@@ -94,9 +97,31 @@ pub async fn run(options: &Options) -> Result<u8> {
     let mut signals = Signals::catch()?;
     let data = data_folder(&options.data)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let mut up = tokio::select! {
-        up = set_up(options, &clock) => up?,
-        signal = signals.next() => return Err(interrupted(signal, "before anything was measured")),
+    let mut up = {
+        let setting_up = set_up(options, &clock);
+        tokio::pin!(setting_up);
+        let mut interrupt = None;
+        let up = loop {
+            tokio::select! {
+                up = &mut setting_up => break up,
+                signal = signals.next() => {
+                    let why = interrupted(signal, "before anything was measured");
+                    if !options.create_table {
+                        return Err(why);
+                    }
+                    // A table that is being made somewhere else has to be removed.
+                    output::say(&format!("{signal}: ending, once nothing is left behind"));
+                    interrupt = Some(why);
+                }
+            }
+        };
+        if let Some(why) = interrupt {
+            if let Ok(up) = up {
+                take_down(up).await;
+            }
+            return Err(why);
+        }
+        up?
     };
     let stop = CancellationToken::new();
     let measured = {

@@ -29,11 +29,12 @@ use crate::output::{self, Screen};
 use crate::play::{Player, Record};
 use crate::programs::AGGREGATOR;
 use crate::progress::Progress;
+use crate::recover;
 use crate::repeat::{self, Live, Repeater};
-use crate::runtime::process::mariadb;
+use crate::runtime::process::mariadb::{self, WRITTEN_SCHEMA};
 use crate::runtime::{default_backend, default_proxies};
 use crate::scenario::{
-    BackendKind, Overrides, ProxyKind, RuntimeKind, Scenario, Step, target_names,
+    BackendKind, Overrides, ProxyKind, RuntimeKind, Scenario, Step, direct_names, target_names,
 };
 use crate::services::{AgentSetup, Services};
 use crate::signals::Signals;
@@ -41,6 +42,8 @@ use crate::timeline::{Due, schedule};
 
 /// How long the agent's last samples may take.
 const DRAIN: Duration = Duration::from_secs(15);
+/// As before, where the ledger is read first.
+const LEDGER_DRAIN: Duration = Duration::from_secs(40);
 /// How long the aggregator may take beyond that to close the run. It merges all
 /// that was measured; where it cannot write it says so much earlier.
 const CLOSE_WITHIN: Duration = Duration::from_secs(120);
@@ -336,6 +339,10 @@ async fn set_up(
         targets: &targets,
         login: &lab.login,
         max_connects_per_second: scenario.max_connects_per_second,
+        writes: scenario
+            .clients
+            .write()
+            .then(|| (WRITTEN_SCHEMA, direct_names(scenario))),
     };
     let services = Services::start(&lab.folder, data, &setup, clock.as_ref()).await?;
     Ok(Up {
@@ -446,20 +453,27 @@ async fn measure(
         signals,
     )
     .await;
+    let writes = scenario.clients.transaction > 0;
+    if writes {
+        let elapsed_ns = u64::try_from(clock.raw_ns().saturating_sub(origin_ns)).unwrap_or(0);
+        recover::all(&mut up.lab.backends, due, elapsed_ns, output::say).await;
+    }
+    // The agent reads the ledger before it says that it is done.
+    let drain = if writes { LEDGER_DRAIN } else { DRAIN };
     let reason = match &trouble {
         None if chosen.repeat.is_some() => "all repetitions were made".to_owned(),
         None => "the planned end".to_owned(),
         Some(problem) => problem.what.clone(),
     };
     let stopping = tokio::time::timeout(
-        DRAIN + CLOSE_WITHIN,
-        control.stop(&started.run_id, &reason, DRAIN),
+        drain + CLOSE_WITHIN,
+        control.stop(&started.run_id, &reason, drain),
     );
     let stopped = tokio::select! {
         stopped = stopping => stopped.unwrap_or_else(|_| {
             Err(Problem::new(format!(
                 "the aggregator has not closed the run within {} s",
-                (DRAIN + CLOSE_WITHIN).as_secs()
+                (drain + CLOSE_WITHIN).as_secs()
             )))
         }),
         signal = signals.next() => return Err(interrupted(signal, "while the run was being closed")

@@ -154,7 +154,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::session::{Facts, Session, VariablesSchema};
+    use super::super::session::{Facts, Session, Store, VariablesSchema};
     use super::*;
 
     fn payloads(mut bytes: &[u8]) -> Vec<&[u8]> {
@@ -194,6 +194,7 @@ mod tests {
             user: "u".into(),
             variables: VariablesSchema::InformationSchema,
             read_only: AtomicBool::new(false),
+            store: Store::default(),
         };
         for deprecate_eof in [true, false] {
             let mut session = Session::new(&facts, 1, deprecate_eof, None);

@@ -44,7 +44,7 @@ use tokio_util::task::TaskTracker;
 use self::talk::Talk;
 pub use self::truth::{ClearTruth, FaultError, FaultTruth, Held, Mode};
 use super::auth::Credentials;
-use super::session::{Facts, VariablesSchema};
+use super::session::{Facts, Store, VariablesSchema, Writes};
 use super::wire::{Inbox, Outbox, SqlError};
 
 /// How a backend is set up. Start from [`BackendConfig::new`] and change fields.
@@ -75,6 +75,8 @@ pub struct BackendConfig {
     pub deprecate_eof: bool,
     /// Which table knows the global variables.
     pub variables: VariablesSchema,
+    /// What it does to the writes it acknowledges.
+    pub writes: Writes,
     /// Connections beyond this are told "too many connections" (1040).
     pub max_connections: usize,
 }
@@ -95,6 +97,7 @@ impl BackendConfig {
             latency: None,
             deprecate_eof: true,
             variables: VariablesSchema::InformationSchema,
+            writes: Writes::default(),
             max_connections: 1000,
         }
     }
@@ -218,6 +221,7 @@ impl Backend {
             user: config.credentials.user.clone(),
             variables: config.variables,
             read_only: AtomicBool::new(false),
+            store: Store::new(config.writes),
         };
         let shutdown = CancellationToken::new();
         let gate = Gate {
@@ -277,6 +281,12 @@ impl Backend {
     /// Commands answered since the start, over all restarts.
     pub fn statements(&self) -> u64 {
         self.inner.statements.load(Ordering::Relaxed)
+    }
+
+    /// The rows that were acknowledged and forgotten, or applied twice, since the
+    /// start, over all restarts; see [`BackendConfig::writes`].
+    pub fn misdone(&self) -> Vec<Vec<String>> {
+        self.inner.facts.store.misdone()
     }
 
     /// From the returned span's end on, writes are refused with 1290 (or not).

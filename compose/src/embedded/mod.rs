@@ -15,7 +15,7 @@
 //!   what can be measured.
 //!
 //! What they cannot show: what a real server's storage, replication or threads
-//! do. There are no tables.
+//! do. Tables are lists of rows in memory.
 
 mod answer;
 mod auth;
@@ -35,4 +35,4 @@ pub use l4::{L4Config, L4Proxy};
 pub use l7::{L7Behaviour, L7Config, L7Proxy};
 pub use null::{NullAnswer, NullServer};
 pub use pool::{CheckKind, HealthCheck, MemberView, PoolMember};
-pub use session::VariablesSchema;
+pub use session::{VariablesSchema, Writes};

@@ -6,7 +6,12 @@
 
 mod eval;
 mod prepared;
+mod store;
+mod tables;
 mod value;
+
+pub(crate) use self::store::Store;
+pub use self::store::Writes;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +21,7 @@ use mysql_common::constants::{ColumnType, StatusFlags};
 
 use self::eval::{SESSION_VARIABLES, unknown_variable};
 use self::prepared::{Prepared, bind};
+use self::store::{Row, Table, TableName};
 use self::value::{Value, put_binary_row, put_text_row};
 use super::sql::{Assignment, Parsed, Select, Statement, parse};
 use super::wire::{Outbox, Reader, SqlError, put_lenenc};
@@ -50,6 +56,7 @@ pub(crate) struct Facts {
     pub(crate) user: String,
     pub(crate) variables: VariablesSchema,
     pub(crate) read_only: AtomicBool,
+    pub(crate) store: Store,
 }
 
 /// What has to be done once a command was handled.
@@ -84,7 +91,19 @@ pub(crate) struct Session<'a> {
     session_variables: HashMap<String, Value>,
     prepared: HashMap<u32, Prepared>,
     last_statement: u32,
+    /// Prepared by SQL text.
+    named: HashMap<String, Parsed>,
+    temporary: HashMap<TableName, Table>,
+    /// Rows that are not committed.
+    pending: Vec<(TableName, Row)>,
     known: Option<Known>,
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        // What is pending is rolled back by being dropped.
+        self.facts.store.unlock_all(self.id);
+    }
 }
 
 fn malformed() -> SqlError {
@@ -92,10 +111,14 @@ fn malformed() -> SqlError {
 }
 
 fn unknown_statement(id: u32, command: &str) -> SqlError {
+    unknown_name(&id.to_string(), command)
+}
+
+fn unknown_name(name: &str, command: &str) -> SqlError {
     SqlError::new(
         1243,
         "HY000",
-        format!("Unknown prepared statement handler ({id}) given to {command}"),
+        format!("Unknown prepared statement handler ({name}) given to {command}"),
     )
 }
 
@@ -122,6 +145,9 @@ impl<'a> Session<'a> {
             session_variables: HashMap::new(),
             prepared: HashMap::new(),
             last_statement: 0,
+            named: HashMap::new(),
+            temporary: HashMap::new(),
+            pending: Vec::new(),
             known: None,
         }
     }
@@ -179,6 +205,10 @@ impl<'a> Session<'a> {
                 self.user_variables.clear();
                 self.session_variables.clear();
                 self.prepared.clear();
+                self.named.clear();
+                self.temporary.clear();
+                self.pending.clear();
+                self.facts.store.unlock_all(self.id);
             }
             _ => return Err(unknown_command()),
         }
@@ -250,9 +280,64 @@ impl<'a> Session<'a> {
                 return Ok(After::Answer(sleep.min(MAX_SLEEP)));
             }
             Statement::Use(name) => self.database = Some(name.clone()),
-            Statement::Begin => self.status.insert(StatusFlags::SERVER_STATUS_IN_TRANS),
-            Statement::Commit | Statement::Rollback => {
+            Statement::Begin => {
+                self.commit()?;
+                self.status.insert(StatusFlags::SERVER_STATUS_IN_TRANS);
+            }
+            Statement::Commit => self.commit()?,
+            Statement::Rollback => {
+                self.pending.clear();
                 self.status.remove(StatusFlags::SERVER_STATUS_IN_TRANS);
+            }
+            Statement::Do(exprs) => {
+                let mut sleep = Duration::ZERO;
+                for expr in exprs {
+                    self.eval_into(expr, params, &mut sleep)?;
+                }
+                Outbox::new(out, 1).ok(self.status);
+                return Ok(After::Answer(sleep));
+            }
+            Statement::Prepare { name, text } => self.prepare_named(name, text)?,
+            Statement::Execute(name) => {
+                // Taken out while it runs, so that it can borrow the session.
+                let parsed = self
+                    .named
+                    .remove(name)
+                    .ok_or_else(|| unknown_name(name, "EXECUTE"))?;
+                let result = self.run(&parsed.statement, &[], binary, out);
+                self.named.insert(name.clone(), parsed);
+                return result;
+            }
+            Statement::Deallocate(name) => {
+                if self.named.remove(name).is_none() {
+                    return Err(unknown_name(name, "DEALLOCATE PREPARE"));
+                }
+            }
+            Statement::CreateTable {
+                table,
+                temporary,
+                if_not_exists,
+                columns,
+            } => self.create_table(table, *temporary, *if_not_exists, columns)?,
+            Statement::DropTable {
+                table,
+                temporary,
+                if_exists,
+            } => self.drop_table(table, *temporary, *if_exists)?,
+            Statement::Insert {
+                table,
+                columns,
+                values,
+            } => self.insert(table, columns, values, params)?,
+            Statement::Read {
+                table,
+                columns,
+                only,
+            } => {
+                let only = only.as_ref().map(|(column, expr)| (column.as_str(), expr));
+                let (heads, rows) = self.read(table, columns, only, params)?;
+                self.table(&heads, rows, binary, out);
+                return Ok(After::Answer(Duration::ZERO));
             }
             Statement::Kill { id, query_only } => {
                 if *id == u64::from(self.id) {
@@ -287,13 +372,13 @@ impl<'a> Session<'a> {
             SqlError::new(
                 1142,
                 "42000",
-                "DDL command denied: this embedded server has no tables",
+                "DDL command denied: this embedded server makes and drops tables, nothing else",
             )
         } else {
             SqlError::new(
                 1146,
                 "42S02",
-                "Table doesn't exist: this embedded server has no tables",
+                "Table doesn't exist: this embedded server inserts rows, nothing else",
             )
         }
     }
@@ -302,6 +387,25 @@ impl<'a> Session<'a> {
     fn assign(&mut self, assignment: &Assignment, params: &[Value]) -> Result<Duration, SqlError> {
         match assignment {
             Assignment::Ignored => Ok(Duration::ZERO),
+            Assignment::Names(name) => {
+                const KNOWN: [&str; 6] =
+                    ["utf8mb4", "utf8mb3", "utf8", "latin1", "ascii", "binary"];
+                let name = match name.as_str() {
+                    "default" => "utf8mb4",
+                    name if KNOWN.contains(&name) => name,
+                    name => {
+                        let message = format!("Unknown character set: '{name}'");
+                        return Err(SqlError::new(1115, "42000", message));
+                    }
+                };
+                for variable in ["client", "connection", "results"] {
+                    self.session_variables.insert(
+                        format!("character_set_{variable}"),
+                        Value::Text(name.as_bytes().to_vec()),
+                    );
+                }
+                Ok(Duration::ZERO)
+            }
             Assignment::Global(_) => Err(SqlError::new(
                 1227,
                 "42000",
@@ -349,7 +453,7 @@ impl<'a> Session<'a> {
                     };
                     self.status.set(StatusFlags::SERVER_STATUS_AUTOCOMMIT, on);
                     if on {
-                        self.status.remove(StatusFlags::SERVER_STATUS_IN_TRANS);
+                        self.commit()?;
                     }
                     self.session_variables
                         .insert(name.clone(), Value::Int(i64::from(on)));
@@ -424,7 +528,16 @@ impl<'a> Session<'a> {
                 let name = format!("Grants for {}@%", self.facts.user);
                 columns.push((name.into_bytes(), ColumnType::MYSQL_TYPE_VAR_STRING));
             }
-            Statement::Kill { .. } | Statement::Use(_) => {
+            Statement::Read {
+                table,
+                columns: names,
+                ..
+            } => columns = self.heads(table, names)?,
+            Statement::Kill { .. }
+            | Statement::Use(_)
+            | Statement::Prepare { .. }
+            | Statement::Execute(_)
+            | Statement::Deallocate(_) => {
                 let message =
                     "This command is not supported in the prepared statement protocol yet";
                 return Err(SqlError::new(1295, "HY000", message));
@@ -531,6 +644,7 @@ mod tests {
             user: "probe".into(),
             variables: VariablesSchema::InformationSchema,
             read_only: AtomicBool::new(false),
+            store: Store::default(),
         }
     }
 

@@ -4,10 +4,15 @@
 //! matched without case, white space and comments do not matter. What is not
 //! understood is an error (1064), never a silent OK.
 //!
-//! What it cannot know: tables, beyond the one constant one of `items`.
+//! What it cannot know: joins, conditions beyond one column's value, updates.
+//! Tables are made, filled row by row, read and dropped; that of `items` is
+//! constant.
 
 mod items;
+mod tables;
 mod tokens;
+
+pub(crate) use self::tables::{ColumnDef, TableRef};
 
 use self::tokens::{Kind, Token, lower, tokens};
 
@@ -28,7 +33,42 @@ pub(crate) enum Statement {
         query_only: bool,
     },
     ShowGrants,
-    /// `INSERT`, `CREATE` ...; there is no table it could be about.
+    /// Evaluates, answers OK.
+    Do(Vec<Expr>),
+    CreateTable {
+        table: TableRef,
+        temporary: bool,
+        if_not_exists: bool,
+        columns: Vec<ColumnDef>,
+    },
+    DropTable {
+        table: TableRef,
+        temporary: bool,
+        if_exists: bool,
+    },
+    Insert {
+        table: TableRef,
+        /// Empty: all.
+        columns: Vec<String>,
+        values: Vec<Expr>,
+    },
+    /// Some columns of a table's rows.
+    Read {
+        table: TableRef,
+        columns: Vec<String>,
+        /// Only rows whose column is worth this.
+        only: Option<(String, Expr)>,
+    },
+    /// `PREPARE name FROM 'text'`
+    Prepare {
+        name: String,
+        text: Vec<u8>,
+    },
+    /// `EXECUTE name`
+    Execute(String),
+    /// `DEALLOCATE PREPARE name`
+    Deallocate(String),
+    /// `UPDATE`, `ALTER` ...; not understood.
     Write {
         ddl: bool,
     },
@@ -60,6 +100,8 @@ pub(crate) enum Expr {
     UserVariable(String),
     SystemVariable(String),
     Call(Function, Vec<Expr>),
+    /// `(SELECT column FROM table)`
+    Scalar(TableRef, String),
     /// `(SELECT GROUP_CONCAT(VARIABLE_VALUE ...) FROM schema.GLOBAL_VARIABLES WHERE VARIABLE_NAME IN (...))`
     GlobalVariables {
         /// `information_schema` or `performance_schema`.
@@ -79,6 +121,10 @@ pub(crate) enum Function {
     CurrentUser,
     Concat,
     Sleep,
+    Charset,
+    GetLock,
+    IsUsedLock,
+    ReleaseLock,
 }
 
 /// One part of a `SET`.
@@ -87,7 +133,9 @@ pub(crate) enum Assignment {
     User(String, Expr),
     Session(String, Expr),
     Global(String),
-    /// Character set, isolation level: accepted, without effect here.
+    /// `SET NAMES`
+    Names(String),
+    /// Isolation level: accepted, without effect here.
     Ignored,
 }
 
@@ -200,10 +248,27 @@ impl Parser<'_> {
             return Err(here);
         };
         match word.as_str() {
-            "select" => match self.items() {
-                Some(select) => Ok(Statement::Select(select)),
-                None => self.select().map(Statement::Select),
-            },
+            "select" => {
+                if let Some(select) = self.items() {
+                    return Ok(Statement::Select(select));
+                }
+                match self.read()? {
+                    Some(read) => Ok(read),
+                    None => self.select().map(Statement::Select),
+                }
+            }
+            "do" => self.arguments(0).map(Statement::Do),
+            "prepare" => {
+                let name = lower(&self.name()?);
+                self.need_word("from")?;
+                let text = self.need_text()?;
+                Ok(Statement::Prepare { name, text })
+            }
+            "execute" => Ok(Statement::Execute(lower(&self.name()?))),
+            "deallocate" => {
+                self.need_word("prepare")?;
+                Ok(Statement::Deallocate(lower(&self.name()?)))
+            }
             "set" => self.set(),
             "use" => self.name().map(Statement::Use),
             "begin" => {
@@ -251,11 +316,24 @@ impl Parser<'_> {
             }
             "insert" | "update" | "delete" | "replace" => {
                 self.kind().ok_or(here)?;
+                if word == "insert"
+                    && let Some(insert) = self.attempt(Self::insert)
+                {
+                    return Ok(insert);
+                }
                 self.skip_rest();
                 Ok(Statement::Write { ddl: false })
             }
             "create" | "drop" | "alter" | "truncate" | "rename" => {
                 self.kind().ok_or(here)?;
+                let understood = match word.as_str() {
+                    "create" => self.attempt(Self::create_table),
+                    "drop" => self.attempt(Self::drop_table),
+                    _ => None,
+                };
+                if let Some(statement) = understood {
+                    return Ok(statement);
+                }
                 self.skip_rest();
                 Ok(Statement::Write { ddl: true })
             }
@@ -316,7 +394,10 @@ impl Parser<'_> {
         match self.next()? {
             Kind::Punct(b'(') => {
                 let inner = if self.word("select") {
-                    self.global_variables()?
+                    match self.attempt(Self::scalar) {
+                        Some(scalar) => scalar,
+                        None => self.global_variables()?,
+                    }
                 } else {
                     self.expr(depth + 1)?
                 };
@@ -367,25 +448,38 @@ impl Parser<'_> {
             "current_user" | "user" | "session_user" | "system_user" => Function::CurrentUser,
             "concat" => Function::Concat,
             "sleep" => Function::Sleep,
+            "charset" => Function::Charset,
+            "get_lock" => Function::GetLock,
+            "is_used_lock" => Function::IsUsedLock,
+            "release_lock" => Function::ReleaseLock,
             _ => return Err(here),
         };
         self.need(b'(')?;
         let mut arguments = Vec::new();
         if !self.punct(b')') {
-            loop {
-                arguments.push(self.expr(depth + 1)?);
-                if !self.punct(b',') {
-                    break;
-                }
-            }
+            arguments = self.arguments(depth + 1)?;
             self.need(b')')?;
         }
         let fits = match function {
             Function::Concat => !arguments.is_empty(),
-            Function::Sleep => arguments.len() == 1,
+            Function::GetLock => arguments.len() == 2,
+            Function::Sleep | Function::Charset | Function::IsUsedLock | Function::ReleaseLock => {
+                arguments.len() == 1
+            }
             _ => arguments.is_empty(),
         };
         fits.then_some(Expr::Call(function, arguments)).ok_or(here)
+    }
+
+    /// One or more, separated by commas.
+    fn arguments(&mut self, depth: u32) -> Parse<Vec<Expr>> {
+        let mut arguments = Vec::new();
+        loop {
+            arguments.push(self.expr(depth)?);
+            if !self.punct(b',') {
+                return Ok(arguments);
+            }
+        }
     }
 
     /// After `SELECT`: `GROUP_CONCAT(...) FROM schema.GLOBAL_VARIABLES WHERE ...`
@@ -461,16 +555,15 @@ impl Parser<'_> {
 
     fn assignment(&mut self) -> Parse<Assignment> {
         if self.word("names") || self.word("charset") {
-            self.name()?;
+            let name = lower(&self.name()?);
             if self.word("collate") {
                 self.name()?;
             }
-            return Ok(Assignment::Ignored);
+            return Ok(Assignment::Names(name));
         }
         if self.word("character") {
             self.need_word("set")?;
-            self.name()?;
-            return Ok(Assignment::Ignored);
+            return Ok(Assignment::Names(lower(&self.name()?)));
         }
         let here = self.here();
         let global = self.word("global");
@@ -604,7 +697,7 @@ mod tests {
         );
         check(
             "SET NAMES utf8mb4 COLLATE utf8mb4_general_ci",
-            Ok(Statement::Set(vec![Assignment::Ignored])),
+            Ok(Statement::Set(vec![Assignment::Names("utf8mb4".into())])),
         );
         check(
             "set session autocommit = ON, @@wait_timeout=5",

@@ -67,7 +67,7 @@ pub enum End {
 }
 
 /// The longest that a block may take.
-const BLOCK_MOST: Duration = Duration::from_secs(600);
+pub const BLOCK_MOST: Duration = Duration::from_secs(600);
 /// Statements of the warm-up round, of those of a block.
 const WARM_UP_SHARE: u64 = 10;
 

@@ -3,7 +3,6 @@
 
 use gapscope_proto::ids::TargetName;
 use gapscope_proto::plan::Timeouts;
-use gapscope_proto::sample::Canary;
 use toml::de::DeTable;
 
 use super::read::{Reader, ScenarioError, Table};
@@ -30,7 +29,25 @@ const CLIENTS: &[&str] = &[
     "new_interval",
     "canaries",
     "canary_interval",
+    "prepared",
+    "transaction",
+    "transaction_interval",
+    "pool",
+    "idle",
     "timeout",
+];
+/// The pieces of session state that clients can keep: all but a cursor, which the
+/// agent's driver cannot open.
+const CANARIES: &[&str] = &[
+    "user_variable",
+    "session_variable",
+    "prepared_text",
+    "prepared_binary",
+    "current_database",
+    "character_set",
+    "temporary_table",
+    "named_lock",
+    "open_transaction",
 ];
 const TIMEOUT: &[&str] = &["resolve", "connect", "query"];
 const BACKEND: &[&str] = &["name"];
@@ -126,11 +143,22 @@ fn clients(table: &Table<'_, '_, '_>) -> Clients {
         new: count("new", default.new),
         new_interval_ns: interval("new_interval", default.new_interval_ns),
         canaries: table
-            .words("canaries", &[Canary::UserVariable.as_str()], |word| {
-                (word == Canary::UserVariable.as_str()).then_some(Canary::UserVariable)
+            .words("canaries", CANARIES, |word| {
+                CANARIES.contains(&word).then(|| word.parse().ok())?
             })
             .unwrap_or_default(),
         canary_interval_ns: interval("canary_interval", default.canary_interval_ns),
+        prepared: count("prepared", default.prepared),
+        transaction: count("transaction", default.transaction),
+        transaction_interval_ns: interval("transaction_interval", default.transaction_interval_ns),
+        pool: count("pool", default.pool),
+        idle_ns: table
+            .words("idle", &["durations such as \"30s\""], |word| {
+                crate::duration::parse(word)
+                    .ok()
+                    .filter(|ns| (LEAST_INTERVAL..=DAY).contains(ns))
+            })
+            .unwrap_or_default(),
         timeouts: timeouts(table, default.timeouts),
     }
 }

@@ -41,6 +41,15 @@ pub fn target_names(scenario: &Scenario) -> Vec<String> {
     proxies.chain(direct).collect()
 }
 
+/// The names of the backends as targets, in their order.
+pub fn direct_names(scenario: &Scenario) -> Vec<String> {
+    scenario
+        .backends
+        .iter()
+        .map(|name| direct_name(name))
+        .collect()
+}
+
 /// What a backend's direct target is called.
 pub(crate) fn direct_name(backend: &str) -> String {
     // Names have 64 bytes at most; a longer one keeps its distinguishing end.
@@ -100,6 +109,30 @@ impl Scenario {
                 bare,
             );
         }
+        add(
+            Style::Reused,
+            ClientKind::Pool,
+            clients.pool,
+            clients.interval_ns,
+            bare,
+        );
+        for idle_ns in &clients.idle_ns {
+            add(Style::Reused, ClientKind::Idle, 1, *idle_ns, bare);
+        }
+        add(
+            Style::Prepared,
+            ClientKind::Bare,
+            clients.prepared,
+            clients.interval_ns,
+            bare,
+        );
+        add(
+            Style::Transaction,
+            ClientKind::Bare,
+            clients.transaction,
+            clients.transaction_interval_ns,
+            bare,
+        );
         add(
             Style::New,
             ClientKind::Bare,

@@ -80,6 +80,19 @@ fn names(scenario: &Scenario, errors: &mut Vec<ScenarioError>) {
 }
 
 fn rates(scenario: &Scenario, errors: &mut Vec<ScenarioError>) {
+    for idle_ns in &scenario.clients.idle_ns {
+        if *idle_ns >= scenario.duration_ns {
+            errors.push(ScenarioError {
+                line: line_of(&scenario.text, "idle"),
+                key: "idle".to_owned(),
+                what: format!(
+                    "a connection that is idle for {} is probed once, before it was idle",
+                    duration::text(*idle_ns)
+                ),
+                hint: "make `duration` longer than each of `idle`".to_owned(),
+            });
+        }
+    }
     let load = scenario.load();
     let targets = super::target_names(scenario).len() as u64;
     let clients = &scenario.clients;

@@ -368,7 +368,7 @@ pub struct HostColumns {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostRecord {
-    #[prost(oneof = "host_record::Kind", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "host_record::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub kind: ::core::option::Option<host_record::Kind>,
 }
 /// Nested message and enum types in `HostRecord`.
@@ -385,7 +385,45 @@ pub mod host_record {
         Started(super::ProbingStarted),
         #[prost(message, tag = "5")]
         Ended(super::ProbingEnded),
+        #[prost(message, tag = "6")]
+        Ledger(super::LedgerEntry),
+        #[prost(message, tag = "7")]
+        Control(super::ControlProbes),
     }
+}
+/// The write ledger as it was read from one place after the run. `times` 0: the
+/// reading itself, once for each place. Otherwise: the rows of one client, slots
+/// first_slot to last_slot, are there, each so many times.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LedgerEntry {
+    /// the target it was read through
+    #[prost(string, tag = "1")]
+    pub source: ::prost::alloc::string::String,
+    /// who answered there; empty: not known
+    #[prost(string, tag = "2")]
+    pub backend: ::prost::alloc::string::String,
+    /// why it was not read; empty: it was
+    #[prost(string, tag = "3")]
+    pub error: ::prost::alloc::string::String,
+    /// the backends are said to share their data
+    #[prost(bool, tag = "4")]
+    pub shared: bool,
+    /// of the agent's start that wrote the rows
+    #[prost(uint64, tag = "5")]
+    pub incarnation: u64,
+    /// through which they were written
+    #[prost(string, tag = "6")]
+    pub target: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "7")]
+    pub client: u32,
+    #[prost(uint64, tag = "8")]
+    pub first_slot: u64,
+    #[prost(uint64, tag = "9")]
+    pub last_slot: u64,
+    #[prost(uint32, tag = "10")]
+    pub times: u32,
+    #[prost(string, tag = "11")]
+    pub note: ::prost::alloc::string::String,
 }
 /// A 10 ms ticker's lateness, `ticks` ticks in one record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -397,6 +435,29 @@ pub struct Lag {
     pub ticks: u32,
     #[prost(uint64, tag = "3")]
     pub late_max_ns: u64,
+}
+/// Probes of a control, or of the agent's own loopback: one that was slow or bad,
+/// or some that were not.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ControlProbes {
+    /// empty: the loopback
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// begin of the first
+    #[prost(int64, tag = "2")]
+    pub at_ns: i64,
+    /// end of the last
+    #[prost(int64, tag = "3")]
+    pub until_ns: i64,
+    #[prost(uint32, tag = "4")]
+    pub probes: u32,
+    #[prost(uint32, tag = "5")]
+    pub bad: u32,
+    #[prost(uint64, tag = "6")]
+    pub took_max_ns: u64,
+    /// empty: none
+    #[prost(string, tag = "7")]
+    pub error: ::prost::alloc::string::String,
 }
 /// One exchange of the Clock service as the agent saw it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

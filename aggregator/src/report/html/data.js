@@ -2,7 +2,7 @@
 /* What the page carries: words as JSON, numbers as little-endian bytes in
    base64. Nothing is fetched. */
 
-const BITS = { good: 1, late: 2, bad: 4, waited: 8, waitedInVain: 16, noData: 32 };
+const BITS = { good: 1, late: 2, bad: 4, waited: 8, waitedInVain: 16, noData: 32, waitedLong: 64 };
 const NO_BACKEND = 255;
 const SEVERAL_BACKENDS = 254;
 
@@ -205,6 +205,9 @@ function tellCells(data, lane, strip, fromNs, toNs) {
   }
   if (cell.bits & BITS.waitedInVain) {
     words.push("waited for an answer that never came");
+  }
+  if (cell.bits & BITS.waitedLong) {
+    words.push("waited for an answer for longer than the deadline");
   }
   if (cell.bits & BITS.waited) {
     words.push("waited for an answer");

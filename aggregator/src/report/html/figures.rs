@@ -9,10 +9,10 @@ use crate::analyse::latency::Value;
 use crate::analyse::row::{Row, Scope, Window, longest_key};
 use crate::analyse::run::Analysis;
 use crate::report::figures::{interval, seconds};
+use crate::report::kinds::client_words;
 use crate::report::plot::scale::Scale;
 use crate::report::plot::svg::{Anchor, Svg};
 use crate::report::table::{Table, cut};
-use crate::report::tables::client_words;
 
 /// Shorter than that is drawn as that: a slot whose due time comes just before
 /// its answer has a response of next to nothing.

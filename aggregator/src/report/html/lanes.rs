@@ -44,12 +44,16 @@ pub mod bit {
     pub const LATE: u8 = 2;
     /// A probe not answered, or wrongly.
     pub const BAD: u8 = 4;
-    /// A slot that passed while the client waited for an answer that came.
+    /// A slot that passed while the client waited for an answer that came in time
+    /// for this slot as well.
     pub const WAITED: u8 = 8;
     /// A slot that passed while the client waited for one that never came.
     pub const WAITED_IN_VAIN: u8 = 16;
     /// A slot of which nothing is known.
     pub const NO_DATA: u8 = 32;
+    /// A slot that passed while the client waited for an answer that came too late
+    /// for it.
+    pub const WAITED_LONG: u8 = 64;
 }
 
 /// No backend answered here.
@@ -349,6 +353,7 @@ impl Gathered {
                     let bits = match by.worth(deadline) {
                         Worth::Bad => bit::WAITED_IN_VAIN,
                         Worth::NoData => bit::NO_DATA,
+                        _ if by.finished.saturating_sub(due_ns) > deadline => bit::WAITED_LONG,
                         _ => bit::WAITED,
                     };
                     (due_ns, bits, None)

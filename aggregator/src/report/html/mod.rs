@@ -206,7 +206,7 @@ impl<'a> Page<'a> {
         let singles: usize = self.lanes.iter().map(|(_, lane)| lane.singles.len()).sum();
         let column = self.gathered.span_ns / self.gathered.columns.max(1) as i64;
         let kept = if singles == probes {
-            format!("all {probes} samples can be pointed at")
+            format!("All {probes} samples can be pointed at")
         } else {
             format!(
                 "{singles} of {probes} samples can be pointed at, bad ones first, then those \

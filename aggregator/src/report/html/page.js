@@ -240,17 +240,13 @@ class Page {
     const dark = window.matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", () => { this.draw(); this.drawLegend(); });
     const root = document.documentElement;
-    const details = () => Array.from(document.querySelectorAll("details"));
     window.addEventListener("beforeprint", () => {
       root.classList.add("printing");
-      this.opened = details().filter((d) => !d.open && d.dataset.print !== undefined);
-      this.opened.forEach((d) => { d.open = true; });
       this.draw();
       this.drawLegend();
     });
     window.addEventListener("afterprint", () => {
       root.classList.remove("printing");
-      (this.opened || []).forEach((d) => { d.open = false; });
       this.draw();
       this.drawLegend();
     });
@@ -282,7 +278,8 @@ class Page {
     for (const [bit, words] of [
       [BITS.late, "answered late"],
       [BITS.waitedInVain, "client waits, and no answer comes"],
-      [BITS.waited, "client waits, and an answer comes"],
+      [BITS.waitedLong, "client waits for longer than the deadline"],
+      [BITS.waited, "client still waits, not for long"],
       [BITS.noData, "no data: neither up nor down"],
     ]) {
       if (occurs(bit)) {

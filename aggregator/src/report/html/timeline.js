@@ -68,7 +68,7 @@ function look(colours, cell) {
   if (bits & BITS.waitedInVain) {
     return { key: "v", colour: colours.causes[1], share: 0.75, hatched: true };
   }
-  if (bits & BITS.waited) {
+  if (bits & BITS.waitedLong) {
     return { key: "w", colour: colours.soft, share: 0.6, hatched: true };
   }
   if (bits & BITS.noData) {
@@ -76,6 +76,9 @@ function look(colours, cell) {
   }
   if (bits & BITS.good) {
     return { key: "g" + cell.backend, colour: backendColour(colours, cell.backend), share: 0.6 };
+  }
+  if (bits & BITS.waited) {
+    return { key: "s", colour: colours.soft, share: 0.3, hatched: true };
   }
   return null;
 }

@@ -56,7 +56,11 @@ impl Carried {
             | Statement::Commit
             | Statement::Rollback
             | Statement::ShowGrants
-            | Statement::Kill { .. } => {}
+            | Statement::Kill { .. }
+            // A temporary table was made before, which is not known here.
+            | Statement::Insert { .. }
+            | Statement::CreateTable { temporary: false, .. }
+            | Statement::DropTable { temporary: false, .. } => {}
             Statement::Select(_) if super::command::only_reads(text) => {}
             Statement::Set(assignments) => self.set(&assignments, text),
             _ => self.fix("it holds something that is not known here"),
@@ -69,6 +73,7 @@ impl Carried {
             let (name, value) = match assignment {
                 Assignment::User(name, value) => (format!("@{name}"), Some(value)),
                 Assignment::Session(name, value) => (name.clone(), Some(value)),
+                Assignment::Names(_) => ("=names".to_owned(), None),
                 Assignment::Ignored => (format!("={}", String::from_utf8_lossy(text)), None),
                 Assignment::Global(_) => continue,
             };

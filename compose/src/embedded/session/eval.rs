@@ -106,6 +106,33 @@ impl Session<'_> {
                 self.database.clone().map_or(Value::Null, Value::Text)
             }
             Expr::Call(Function::CurrentUser, _) => text(&format!("{}@%", self.facts.user)),
+            Expr::Call(Function::Charset, arguments) => {
+                for argument in arguments {
+                    self.eval_into(argument, params, sleep)?;
+                }
+                self.system_variable("character_set_connection")?
+            }
+            Expr::Call(
+                function @ (Function::GetLock | Function::IsUsedLock | Function::ReleaseLock),
+                arguments,
+            ) => {
+                let mut name = Vec::new();
+                if !self
+                    .eval_into(&arguments[0], params, sleep)?
+                    .write(&mut name)
+                {
+                    return Ok(Value::Null);
+                }
+                let store = &self.facts.store;
+                match function {
+                    Function::GetLock => Value::Int(i64::from(store.lock(name, self.id))),
+                    Function::ReleaseLock => Value::Int(i64::from(store.unlock(&name, self.id))),
+                    _ => store
+                        .locked_by(&name)
+                        .map_or(Value::Null, |id| Value::Int(i64::from(id))),
+                }
+            }
+            Expr::Scalar(table, column) => self.scalar(table, column)?,
             Expr::Call(Function::Sleep, arguments) => {
                 for argument in arguments {
                     let seconds = self.eval_into(argument, params, sleep)?.seconds();
