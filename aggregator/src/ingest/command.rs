@@ -62,6 +62,8 @@ pub struct Closed {
 pub struct Status {
     /// State.
     pub state: RunState,
+    /// Whether somebody waits for its close.
+    pub is_stopping: bool,
     /// Samples durable.
     pub samples: u64,
     /// Agents of which something has arrived.

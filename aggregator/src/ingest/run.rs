@@ -94,6 +94,7 @@ pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken
     let (commands, queue) = mpsc::channel(QUEUE);
     let (status, watcher) = watch::channel(Status {
         state: store.manifest().state,
+        is_stopping: false,
         samples: store.samples_stored(),
         seen: Vec::new(),
         missing: Vec::new(),
@@ -253,6 +254,7 @@ impl RunTask {
                         });
                     }
                 }
+                self.publish();
             }
         }
     }
@@ -348,6 +350,7 @@ impl RunTask {
         let manifest = self.store.manifest();
         let status = Status {
             state: manifest.state,
+            is_stopping: self.stopping.is_some(),
             samples: self.store.samples_stored(),
             seen: manifest
                 .agents

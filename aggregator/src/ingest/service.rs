@@ -243,8 +243,15 @@ async fn welcome(
                 seq,
             });
         }
-        if running.contains(&run) && handle.status.borrow().state != RunState::Running {
+        let status = handle.status.borrow().clone();
+        if !running.contains(&run) {
+            continue;
+        }
+        if status.state != RunState::Running {
             ended.push((run, "this run has ended here"));
+        } else if status.is_stopping {
+            // Whoever was away when it was stopped is told now.
+            ended.push((run, "this run is being stopped"));
         }
     }
     link.open(wire::Welcome {
