@@ -36,8 +36,10 @@ pub enum Command {
     Plan(commands::plan::Args),
     /// Say how the agents' clocks stand to the aggregator's, and how surely.
     Clock(commands::clock::Args),
-    /// Take in data that other programs measured.
+    /// Take in what an agent left in its spool, or data of other programs.
     Import(commands::import::Args),
+    /// Read all that is stored of a run and say whether it is whole.
+    Verify(commands::verify::Args),
     /// Make certificates, for TLS between agents, aggregator and people.
     #[command(subcommand)]
     Certs(commands::certs::Command),

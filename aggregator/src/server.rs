@@ -35,6 +35,9 @@ const REMIND_EVERY: Duration = Duration::from_secs(6 * 3600);
 /// HTTP/2 pings: together with the timeout a dead peer is noticed within 6 s.
 const PING_EVERY: Duration = Duration::from_secs(2);
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
+/// What a connection may have on the way to a stream that is not read: with many
+/// agents and a full disk this is held for each of them.
+const STREAM_WINDOW: u32 = 64 << 10;
 /// How long connections may take to end after the streams have.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
@@ -79,8 +82,8 @@ pub async fn serve(
         .max_concurrent_streams(MAX_STREAMS)
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
-        .initial_stream_window_size(Some(1 << 20))
-        .initial_connection_window_size(Some(4 << 20))
+        .initial_stream_window_size(Some(STREAM_WINDOW))
+        .initial_connection_window_size(Some(2 * STREAM_WINDOW))
         .add_service(health_service)
         .add_service(
             CollectorServer::new(CollectorService::new(hub.clone()))

@@ -506,14 +506,14 @@ fn a_newer_format_is_named() {
     let text = std::fs::read_to_string(&path).expect("reads");
     std::fs::write(
         &path,
-        text.replace("\"format_version\": 1", "\"format_version\": 3"),
+        text.replace("\"format_version\": 2", "\"format_version\": 3"),
     )
     .expect("writes");
     let error = RunFolder::open(store.folder()).expect_err("it is newer");
     assert!(
         error
             .to_string()
-            .ends_with("format version 3, this build reads up to 1"),
+            .ends_with("format version 3, this build reads up to 2"),
         "{error}"
     );
     assert!(error.hint().is_some());

@@ -17,6 +17,7 @@ use gapscope_proto::wire::{
 };
 use tokio::sync::mpsc;
 
+use super::fit;
 use super::link::{Link, Turn};
 use super::session::{Action, Event, NackReason, Position, Session};
 use crate::backoff::Backoff;
@@ -26,6 +27,8 @@ use crate::spool::{Loss, LossReason, Report, Spool};
 const TICK: Duration = Duration::from_millis(50);
 /// How many ticks a session that takes nothing more is given to say why.
 const CLOSED_TICKS: u32 = 20;
+/// Longest frame sent, even if the aggregator takes more, or does not say.
+const MAX_FRAME: usize = 1 << 20;
 /// Messages handed to gRPC ahead of the network.
 const OUTBOUND: usize = 32;
 
@@ -94,6 +97,8 @@ struct Runner {
     session: Session,
     backoff: Backoff,
     outbox: VecDeque<Out>,
+    /// Longest frame that the aggregator takes.
+    max_frame_bytes: usize,
     refused: VecDeque<(String, String)>,
     leaving: Option<Leaving>,
     /// What was last said about a connection that does not stand.
@@ -114,6 +119,7 @@ impl Uplink {
             session: Session::default(),
             backoff: Backoff::default(),
             outbox: VecDeque::new(),
+            max_frame_bytes: MAX_FRAME,
             refused: VecDeque::new(),
             leaving: None,
             complained: None,
@@ -361,7 +367,17 @@ impl Runner {
             Out::Ready(message) => Some(*message),
             Out::Heartbeat => Some(self.heartbeat()),
             Out::Frame(frame) => match self.up.spool.read(frame).await {
-                Ok(read) => Some(message(agent_message::Kind::Frame((&read).into()))),
+                Ok(read) => {
+                    let parts = fit::frames(read, frame.last, self.max_frame_bytes);
+                    for part in parts.into_iter().rev() {
+                        let part = message(agent_message::Kind::Frame(part));
+                        self.outbox.push_front(Out::Ready(Box::new(part)));
+                    }
+                    match self.outbox.pop_front() {
+                        Some(Out::Ready(message)) => Some(*message),
+                        _ => None,
+                    }
+                }
                 Err(error) => {
                     tracing::error!(segment = frame.segment, error, "a frame cannot be read");
                     self.step(Event::Unreadable(frame)).await;
@@ -383,6 +399,10 @@ impl Runner {
                 }
                 self.backoff.worked();
                 self.complained = None;
+                self.max_frame_bytes = match welcome.max_frame_bytes {
+                    0 => MAX_FRAME,
+                    most => usize::try_from(most).unwrap_or(MAX_FRAME).min(MAX_FRAME),
+                };
                 tracing::info!(aggregator = self.up.dialer.url(), "connected");
                 let committed = welcome
                     .committed

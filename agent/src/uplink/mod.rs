@@ -3,6 +3,7 @@
 
 pub mod client;
 pub mod clock;
+pub mod fit;
 mod link;
 pub mod session;
 pub mod trial;

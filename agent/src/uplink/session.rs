@@ -9,15 +9,28 @@
 //! expected seq; what the spool does not hold there becomes a loss. Frames that
 //! were in flight then each draw the same answer, which is counted off instead
 //! of starting again each time.
+//!
+//! An aggregator that is alive and acknowledges nothing of what it was sent may
+//! have a full disk, or the two may misunderstand each other: after a minute the
+//! connection is made anew, which settles the latter and does no harm in the
+//! former case.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use gapscope_proto::frame::StreamId;
 
 use crate::spool::{FrameRef, Loss, LossReason, Report};
 
+mod outbox;
+#[cfg(test)]
+mod tests;
+
+use outbox::{Entry, Outbox};
+
 /// Silence for so long means that the connection is dead.
 pub const SILENCE_NS: i64 = 6_000_000_000;
+/// Nothing sent was answered for so long: one connection more, to be sure.
+pub const STALL_NS: i64 = 60_000_000_000;
 /// Between two heartbeats while nothing is being probed.
 const HEARTBEAT_NS: i64 = 2_000_000_000;
 /// Between two heartbeats while a run is shown live.
@@ -114,84 +127,6 @@ pub struct Position {
     pub last: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
-    Frame(FrameRef),
-    Loss(Loss),
-}
-
-impl Entry {
-    fn first(&self) -> u64 {
-        match self {
-            Self::Frame(frame) => frame.first,
-            Self::Loss(loss) => loss.first,
-        }
-    }
-
-    fn last(&self) -> u64 {
-        match self {
-            Self::Frame(frame) => frame.last,
-            Self::Loss(loss) => loss.last,
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        match self {
-            Self::Frame(frame) => u64::from(frame.len),
-            Self::Loss(_) => 64,
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Outbox {
-    entries: VecDeque<Entry>,
-    /// The first so many entries are in flight.
-    sent: usize,
-    acked: u64,
-    last: u64,
-    refused: bool,
-    not_before_ns: i64,
-    /// Same answers still to come for what was in flight: expected seq, count.
-    echoes: (u64, usize),
-}
-
-impl Outbox {
-    /// Index of the first entry that reaches `seq`.
-    fn index_of(&self, seq: u64) -> usize {
-        self.entries.partition_point(|entry| entry.last() < seq)
-    }
-
-    fn in_flight(&self) -> u64 {
-        self.entries.iter().take(self.sent).map(Entry::bytes).sum()
-    }
-
-    fn ack(&mut self, seq: u64) {
-        self.acked = self.acked.max(seq);
-        while self
-            .entries
-            .front()
-            .is_some_and(|entry| entry.last() <= seq)
-        {
-            self.entries.pop_front();
-            self.sent = self.sent.saturating_sub(1);
-        }
-    }
-
-    fn insert_loss(&mut self, loss: Loss) {
-        let touches = |entry: &Entry| entry.first() <= loss.last && entry.last() >= loss.first;
-        let at = self
-            .entries
-            .iter()
-            .take_while(|e| e.last() < loss.first)
-            .count();
-        self.entries.retain(|entry| !touches(entry));
-        self.entries.insert(at, Entry::Loss(loss));
-        self.sent = self.sent.min(at);
-        self.last = self.last.max(loss.last);
-    }
-}
-
 /// The state of the uplink.
 #[derive(Debug)]
 pub struct Session {
@@ -201,6 +136,8 @@ pub struct Session {
     window_bytes: u64,
     heard_ns: i64,
     heartbeat_ns: i64,
+    /// When something sent was last answered, or nothing was in flight.
+    answered_ns: i64,
     turn: Option<StreamId>,
 }
 
@@ -213,6 +150,7 @@ impl Default for Session {
             window_bytes: DEFAULT_WINDOW,
             heard_ns: 0,
             heartbeat_ns: 0,
+            answered_ns: 0,
             turn: None,
         }
     }
@@ -268,6 +206,7 @@ impl Session {
                 window_bytes,
             } => {
                 self.heard_ns = now_ns;
+                self.answered_ns = now_ns;
                 self.welcomed = true;
                 if window_bytes > 0 {
                     self.window_bytes = window_bytes;
@@ -278,6 +217,7 @@ impl Session {
             }
             Event::Ack { stream, seq } => {
                 self.heard_ns = now_ns;
+                self.answered_ns = now_ns;
                 self.acked(stream, seq, &mut actions);
             }
             Event::Nack {
@@ -287,6 +227,7 @@ impl Session {
                 retry_after_ns,
             } => {
                 self.heard_ns = now_ns;
+                self.answered_ns = now_ns;
                 self.nacked(
                     stream,
                     reason,
@@ -309,6 +250,12 @@ impl Session {
             Event::Tick { live } => {
                 if self.connected && now_ns.saturating_sub(self.heard_ns) > SILENCE_NS {
                     actions.push(Action::Reconnect("the aggregator has been silent for 6 s"));
+                }
+                if self.outboxes.values().all(|outbox| outbox.sent == 0) {
+                    self.answered_ns = now_ns;
+                } else if self.welcomed && now_ns.saturating_sub(self.answered_ns) > STALL_NS {
+                    self.answered_ns = now_ns;
+                    actions.push(Action::Reconnect("nothing was acknowledged for a minute"));
                 }
                 let every = if live {
                     LIVE_HEARTBEAT_NS
@@ -404,12 +351,7 @@ impl Session {
                 outbox.not_before_ns = retry_ns;
             }
             NackReason::Malformed => {
-                if let Some(Entry::Frame(frame)) = outbox.entries.get(at).copied()
-                    && frame.first <= expected
-                {
-                    let loss = Loss::exact(stream, expected, frame.last, LossReason::Rejected);
-                    outbox.insert_loss(loss);
-                    outbox.sent = outbox.sent.min(at);
+                if let Some(loss) = outbox.reject(at, expected) {
                     actions.push(Action::Declare(loss));
                 }
             }
@@ -468,297 +410,6 @@ impl Session {
                 Entry::Frame(frame) => Action::Send(frame),
                 Entry::Loss(loss) => Action::SendLoss(loss),
             });
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use gapscope_proto::frame::StreamKind;
-    use gapscope_proto::ids::{Incarnation, RunId};
-    use proptest::prelude::*;
-
-    fn stream(kind: StreamKind) -> StreamId {
-        StreamId {
-            run: RunId::from_bytes([1, 2, 3, 4, 5, 6, 0x70, 8, 0x80, 1, 2, 3, 4, 5, 6, 7])
-                .expect("a UUIDv7"),
-            incarnation: Incarnation::new(9).expect("not 0"),
-            kind,
-        }
-    }
-
-    fn frame(first: u64, last: u64) -> FrameRef {
-        FrameRef {
-            stream: stream(StreamKind::Samples),
-            first,
-            last,
-            segment: 1,
-            offset: first,
-            len: 100,
-        }
-    }
-
-    fn welcome(committed: u64) -> Event {
-        Event::Welcome {
-            committed: vec![(stream(StreamKind::Samples), committed)],
-            window_bytes: 250,
-        }
-    }
-
-    fn up(frames: &[(u64, u64)]) -> Session {
-        let mut session = Session::default();
-        for (first, last) in frames {
-            session.handle(Event::Report(Report::Sealed(frame(*first, *last))), 0);
-        }
-        session.handle(Event::Connected, 0);
-        session
-    }
-
-    fn nack(reason: NackReason, expected: u64) -> Event {
-        Event::Nack {
-            stream: stream(StreamKind::Samples),
-            reason,
-            expected,
-            retry_after_ns: 1_000,
-        }
-    }
-
-    fn ack(seq: u64) -> Event {
-        Event::Ack {
-            stream: stream(StreamKind::Samples),
-            seq,
-        }
-    }
-
-    #[test]
-    fn nothing_is_sent_before_the_welcome_and_nothing_beyond_the_window() {
-        let mut session = up(&[(1, 5), (6, 9), (10, 12), (13, 13)]);
-        assert_eq!(session.handle(Event::Tick { live: false }, 1), []);
-        assert_eq!(
-            session.handle(welcome(0), 1),
-            [Action::Send(frame(1, 5)), Action::Send(frame(6, 9))]
-        );
-        assert_eq!(
-            session.handle(ack(5), 2),
-            [
-                Action::Forget(stream(StreamKind::Samples), 5),
-                Action::Send(frame(10, 12))
-            ]
-        );
-        assert!(!session.is_drained());
-    }
-
-    #[test]
-    fn a_new_connection_sends_again_what_is_not_committed() {
-        let mut session = up(&[(1, 5), (6, 9)]);
-        session.handle(welcome(0), 1);
-        session.handle(Event::Disconnected, 2);
-        let hello = session.handle(Event::Connected, 3);
-        assert_eq!(
-            hello,
-            [Action::Hello(vec![Position {
-                stream: stream(StreamKind::Samples),
-                first_unacked: 1,
-                last: 9
-            }])]
-        );
-        assert_eq!(
-            session.handle(welcome(5), 4),
-            [
-                Action::Forget(stream(StreamKind::Samples), 5),
-                Action::Send(frame(6, 9))
-            ]
-        );
-    }
-
-    #[test]
-    fn a_hole_is_filled_or_declared_once() {
-        let mut session = up(&[(3, 5), (6, 9)]);
-        session.handle(welcome(0), 1);
-        let loss = Loss::exact(stream(StreamKind::Samples), 1, 2, LossReason::Corrupt);
-        assert_eq!(
-            session.handle(nack(NackReason::Gap, 1), 2),
-            [
-                Action::Declare(loss),
-                Action::SendLoss(loss),
-                Action::Send(frame(3, 5))
-            ]
-        );
-        // The second frame in flight draws the same answer.
-        assert_eq!(session.handle(nack(NackReason::Gap, 1), 3), []);
-        session.handle(ack(5), 4);
-        session.handle(ack(9), 5);
-        assert!(session.is_drained());
-    }
-
-    #[test]
-    fn a_malformed_frame_becomes_a_loss() {
-        let mut session = up(&[(1, 5), (6, 9)]);
-        session.handle(welcome(0), 1);
-        let loss = Loss::exact(stream(StreamKind::Samples), 1, 5, LossReason::Rejected);
-        assert_eq!(
-            session.handle(nack(NackReason::Malformed, 1), 2),
-            [
-                Action::Declare(loss),
-                Action::SendLoss(loss),
-                Action::Send(frame(6, 9))
-            ]
-        );
-    }
-
-    #[test]
-    fn an_unknown_run_is_given_up_and_counted() {
-        let mut session = up(&[(1, 5)]);
-        session.handle(welcome(0), 1);
-        let id = stream(StreamKind::Samples);
-        assert_eq!(
-            session.handle(nack(NackReason::UnknownRun, 1), 2),
-            [Action::Forget(id, 5), Action::GaveUp(id, 5)]
-        );
-        assert_eq!(
-            session.handle(Event::Report(Report::Sealed(frame(6, 7))), 3),
-            [Action::Forget(id, 7), Action::GaveUp(id, 2)]
-        );
-        assert!(session.is_drained());
-    }
-
-    #[test]
-    fn busy_means_later() {
-        let mut session = up(&[(1, 5)]);
-        session.handle(welcome(0), 1);
-        assert_eq!(session.handle(nack(NackReason::Busy, 1), 10), []);
-        assert_eq!(session.handle(Event::Heard, 1_009), []);
-        assert_eq!(
-            session.handle(Event::Heard, 1_010),
-            [Action::Send(frame(1, 5))]
-        );
-    }
-
-    #[test]
-    fn silence_is_noticed_and_heartbeats_are_sent() {
-        let mut session = up(&[]);
-        session.handle(welcome(0), 0);
-        assert_eq!(
-            session.handle(Event::Tick { live: true }, LIVE_HEARTBEAT_NS),
-            [Action::Heartbeat]
-        );
-        assert_eq!(
-            session.handle(Event::Tick { live: false }, LIVE_HEARTBEAT_NS * 2),
-            []
-        );
-        assert!(
-            session
-                .handle(Event::Tick { live: false }, SILENCE_NS + 1)
-                .contains(&Action::Reconnect("the aggregator has been silent for 6 s"))
-        );
-    }
-
-    #[test]
-    fn a_full_spool_replaces_frames_by_their_loss() {
-        let mut session = up(&[(1, 5), (6, 9), (10, 11)]);
-        let loss = Loss::exact(stream(StreamKind::Samples), 1, 9, LossReason::SpoolFull);
-        session.handle(Event::Report(Report::Lost(loss)), 1);
-        assert_eq!(
-            session.handle(welcome(0), 2),
-            [Action::SendLoss(loss), Action::Send(frame(10, 11))]
-        );
-    }
-
-    /// An aggregator as the protocol describes it.
-    #[derive(Default)]
-    struct Model {
-        accepted: u64,
-        durable: u64,
-        records: Vec<u64>,
-        lost: Vec<u64>,
-    }
-
-    impl Model {
-        fn take(&mut self, first: u64, last: u64, loss: bool) -> Option<Event> {
-            if first > self.accepted + 1 {
-                return Some(nack(NackReason::Gap, self.accepted + 1));
-            }
-            for seq in first.max(self.accepted + 1)..=last {
-                if loss {
-                    self.lost.push(seq);
-                } else {
-                    self.records.push(seq);
-                }
-            }
-            self.accepted = self.accepted.max(last);
-            None
-        }
-
-        /// What is not durable is forgotten when the connection ends.
-        fn disconnect(&mut self) {
-            self.accepted = self.durable;
-            self.records.retain(|seq| *seq <= self.durable);
-            self.lost.retain(|seq| *seq <= self.durable);
-        }
-    }
-
-    proptest! {
-        /// Whatever is cut off, dropped or sealed late: all arrives once, in order.
-        #[test]
-        fn all_arrives_once(script in proptest::collection::vec((0u8..6, 1u64..4), 1..120), hole in proptest::option::of(1u64..6)) {
-            let mut session = Session::default();
-            let mut model = Model::default();
-            let mut wire: VecDeque<Action> = VecDeque::new();
-            let mut next_seq = 1;
-            let mut connected = false;
-            let mut now = 0;
-            let begin = hole.unwrap_or(1);
-            let mut drain = vec![(1, 1), (5, 0)];
-            drain.extend(std::iter::repeat_n((3, 3), 400));
-            for (what, size) in script.into_iter().chain(drain) {
-                now += 1;
-                let mut actions = Vec::new();
-                match what {
-                    0 => {
-                        // What is acknowledged before it is there cannot be lost.
-                        if next_seq == 1 { next_seq = begin; }
-                        actions = session.handle(Event::Report(Report::Sealed(frame(next_seq, next_seq + size - 1))), now);
-                        next_seq += size;
-                    }
-                    1 | 2 if !connected => {
-                        connected = true;
-                        wire.clear();
-                        session.handle(Event::Connected, now);
-                        actions = session.handle(welcome(model.durable), now);
-                    }
-                    2 if connected => {
-                        connected = false;
-                        wire.clear();
-                        model.disconnect();
-                        session.handle(Event::Disconnected, now);
-                    }
-                    3 | 4 if connected => {
-                        for _ in 0..size {
-                            let answer = match wire.pop_front() {
-                                Some(Action::Send(f)) => model.take(f.first, f.last, false),
-                                Some(Action::SendLoss(l)) => model.take(l.first, l.last, true),
-                                _ => None,
-                            };
-                            if let Some(answer) = answer {
-                                actions.extend(session.handle(answer, now));
-                            }
-                        }
-                        model.durable = model.accepted;
-                        if model.durable > 0 {
-                            actions.extend(session.handle(ack(model.durable), now));
-                        }
-                    }
-                    _ => {}
-                }
-                wire.extend(actions.into_iter().filter(|a| matches!(a, Action::Send(_) | Action::SendLoss(_))));
-            }
-            prop_assert!(session.is_drained());
-            let expect: Vec<u64> = (begin..next_seq).collect();
-            prop_assert_eq!(&model.records, &expect);
-            if next_seq > 1 {
-                prop_assert_eq!(&model.lost, &(1..begin).collect::<Vec<_>>());
-            }
         }
     }
 }

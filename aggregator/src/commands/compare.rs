@@ -91,7 +91,7 @@ fn load(args: &Args, wanted: &str) -> anyhow::Result<Side> {
             side.conditions.push(of_bench(&bench));
             side.runs.push(Loaded::Bench(Box::new(bench)));
         } else {
-            let analysis = analyse(&RunFolder::open(&path)?)?;
+            let analysis = analyse(&RunFolder::open(&path)?.sound()?)?;
             // How often each was repeated may differ.
             let mut steps: Vec<String> = Vec::new();
             for fault in &analysis.faults {

@@ -1,4 +1,5 @@
-//! The subcommand `import`: turns what other programs measured into runs.
+//! The subcommand `import`: takes in what agents left in their spools, and turns
+//! what other programs measured into runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,10 +21,14 @@ use crate::store::manifest::{
 };
 use crate::utc;
 
-/// What kind of files they are.
+mod spools;
+
+/// What kind of data it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// The published samples of lab-08.
+    /// An agent's spool: a folder.
+    Spool,
+    /// The published samples of lab-08: a file.
     Lab08,
     /// Totals as a study prints them: rows `version / clients`, columns targets,
     /// the first of which is the server alone.
@@ -33,38 +38,51 @@ pub enum Format {
 /// Its arguments.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What kind of files they are.
+    /// What kind of data it is; by itself a folder is a spool, a file lab08.
     #[arg(long)]
-    format: Format,
-    /// What was done during the run: `stop@10s=BACKEND`, counted from the first
-    /// probe's begin; may be given several times.
+    format: Option<Format>,
+    /// What was done during a lab08 run: `stop@10s=BACKEND`, counted from the
+    /// first probe's begin; may be given several times.
     #[arg(long = "fault", value_name = "STEP@AFTER=BACKEND")]
     faults: Vec<GivenFault>,
     /// How many statements each total of an overhead table is of.
     #[arg(long, value_name = "N", default_value_t = 10_000,
           value_parser = clap::value_parser!(u64).range(1..))]
     statements: u64,
-    /// One run is made of each file.
-    #[arg(required = true, value_name = "FILE")]
-    files: Vec<PathBuf>,
+    /// Spools (an agent's `DATA/spool/ID`, or its DATA), or files of which each
+    /// becomes a run.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
     /// Where runs are kept.
     #[arg(long, default_value = "./runs", value_name = "DIR")]
     data: PathBuf,
 }
 
-/// Carries it out: prints the new run's id for each file.
+/// Carries it out: prints the id of each run that gained something.
 ///
 /// # Errors
-/// When a file cannot be read or is not of the format, or the run cannot be
+/// When something cannot be read or is not of the format, or a run cannot be
 /// written.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
-    for file in &args.files {
+    let (folders, files): (Vec<_>, Vec<_>) =
+        args.paths.into_iter().partition(|path| match args.format {
+            Some(format) => format == Format::Spool,
+            None => path.is_dir(),
+        });
+    if !folders.is_empty() && !args.faults.is_empty() {
+        output::error(&hinted(
+            "--fault is for lab08 files: a spool says nothing about faults",
+            "leave it out, or import the file by itself",
+        ));
+        return Ok(Exit::Usage);
+    }
+    for file in &files {
         let run_id = RunId::generate();
         let folder = match args.format {
-            Format::Lab08 => import_lab08(file, run_id, &args.faults, &args.data)?,
-            Format::OverheadTable => {
+            Some(Format::OverheadTable) => {
                 import_table(file, run_id, args.statements, &args.faults, &args.data)?
             }
+            _ => import_lab08(file, run_id, &args.faults, &args.data)?,
         };
         output::note(format!(
             "imported {} into {}",
@@ -73,7 +91,10 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         ));
         output::data(run_id);
     }
-    Ok(Exit::Ok)
+    if folders.is_empty() {
+        return Ok(Exit::Ok);
+    }
+    spools::import(&folders, &args.data)
 }
 
 /// Makes a benchmark's folder of a published table; returns it.

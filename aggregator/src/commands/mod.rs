@@ -20,6 +20,7 @@ pub mod shown;
 pub mod start;
 pub mod stop;
 pub mod tokens;
+pub mod verify;
 
 /// Carries out a subcommand.
 ///
@@ -40,5 +41,6 @@ pub fn dispatch(command: Command) -> anyhow::Result<Exit> {
         Command::Import(args) => import::run(args),
         Command::Certs(command) => certs::run(command),
         Command::Tokens(command) => tokens::run(command),
+        Command::Verify(args) => verify::run(args),
     }
 }

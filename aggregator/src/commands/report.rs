@@ -60,8 +60,10 @@ pub struct Reported {
 /// When its tables cannot be read. A folder that cannot be written is only
 /// warned about: the report can still be read.
 pub fn make(folder: &RunFolder) -> anyhow::Result<Reported> {
+    // A flipped bit must not become a number.
+    let sound = folder.sound()?;
     let mut gathered = Gathered::default();
-    let analysis = analyse_watched(folder, &mut gathered)?;
+    let analysis = analyse_watched(&sound, &mut gathered)?;
     let exit = if analysis.is_lossy_or_untested() {
         Exit::DataLost
     } else {

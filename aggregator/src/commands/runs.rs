@@ -52,9 +52,14 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
             match RunFolder::open(&path) {
                 Ok(run) => {
                     let manifest = run.manifest();
+                    let state = if run.is_abandoned() {
+                        "abandoned"
+                    } else {
+                        state_word(manifest.state)
+                    };
                     line(
                         &id.to_string(),
-                        state_word(manifest.state),
+                        state,
                         &manifest.created_utc,
                         run.samples_stored(),
                         &manifest.plan.scenario,

@@ -8,9 +8,10 @@ use std::time::Duration;
 use gapscope_proto::fault::Fault;
 use gapscope_proto::frame::{Frame, StreamId};
 use gapscope_proto::ids::AgentId;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::run::ROOM_BYTES;
 use super::session::Session;
 use crate::store::manifest::{AgentEntry, RunState};
 use crate::store::{LossRecord, StoreError};
@@ -18,8 +19,8 @@ use crate::store::{LossRecord, StoreError};
 /// What a run's task is asked.
 #[derive(Debug)]
 pub enum Command {
-    /// Records from an agent.
-    Frame(Arc<Session>, Box<Frame>),
+    /// Records from an agent, and the room they take until they are handled.
+    Frame(Arc<Session>, Box<Frame>, Option<OwnedSemaphorePermit>),
     /// A declared loss.
     Loss(Arc<Session>, LossRecord),
     /// An agent's session begins; how far are these streams?
@@ -62,6 +63,8 @@ pub struct Closed {
 pub struct Status {
     /// State.
     pub state: RunState,
+    /// Whether somebody waits for its close.
+    pub is_stopping: bool,
     /// Samples durable.
     pub samples: u64,
     /// Agents of which something has arrived.
@@ -79,6 +82,8 @@ pub struct Handle {
     pub commands: mpsc::Sender<Command>,
     /// The agents that were chosen for it.
     pub chosen: Arc<BTreeSet<AgentId>>,
+    /// Room for what waits in the queue, in bytes.
+    pub room: Arc<Semaphore>,
     /// How it stands.
     pub status: watch::Receiver<Status>,
     /// Done when the task has ended and the folder is free.
@@ -89,5 +94,15 @@ impl Handle {
     /// Whether this run takes something from a session.
     pub fn takes_part(&self, session: &Session) -> bool {
         !session.only_its_runs || self.chosen.contains(&session.agent)
+    }
+
+    /// Waits for room for a frame of so many bytes.
+    pub async fn room(&self, bytes: usize) -> OwnedSemaphorePermit {
+        let bytes = u32::try_from(bytes.min(ROOM_BYTES)).unwrap_or(u32::MAX);
+        self.room
+            .clone()
+            .acquire_many_owned(bytes)
+            .await
+            .expect("it is never closed")
     }
 }

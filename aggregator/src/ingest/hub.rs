@@ -21,6 +21,7 @@ use super::session::Session;
 use crate::store::disk::Disk;
 use crate::store::manifest::{AgentEntry, Manifest, RunState, TargetEntry};
 use crate::store::reader::list_runs;
+use crate::store::writer::is_deleted;
 use crate::store::{RunFolder, RunStore, StoreError};
 
 /// An agent that has been seen since this aggregator started.
@@ -215,7 +216,7 @@ impl Hub {
     /// A run's task; started again if the run is here and its task has ended.
     ///
     /// # Errors
-    /// When the run is here and cannot be opened.
+    /// When the run cannot be opened, or it cannot be told whether it is here.
     pub async fn run(&self, id: RunId) -> Result<Option<Handle>, StoreError> {
         let mut runs = self.runs.lock().await;
         if let Some(handle) = runs.get(&id) {
@@ -226,7 +227,9 @@ impl Hub {
             runs.remove(&id);
         }
         let folder = self.data.join(id.to_string());
-        if self.flush.is_cancelled() || !folder.join("manifest.json").is_file() {
+        // One that cannot be read just now is an error: an agent that is told that
+        // there is no such run gives its data up.
+        if self.flush.is_cancelled() || is_deleted(&folder) {
             return Ok(None);
         }
         let disk = self.disk.clone();

@@ -5,14 +5,16 @@
 //! folder) -> store; acknowledgements go back when the store says "durable"
 //! ```
 //!
-//! Every queue between them is bounded: when the disk is slow or full, a run's
-//! queue fills, its sessions stop reading, and the agents' spools take the rest.
+//! Every queue between them is bounded, in messages and in bytes
+//! ([`run::ROOM_BYTES`]): when the disk is slow or full, a run's queue fills, its
+//! sessions stop reading, and the agents' spools take the rest.
 
 pub mod admit;
 pub mod clock;
 pub mod command;
 pub mod ending;
 pub mod hub;
+pub mod intake;
 pub mod run;
 pub mod service;
 pub mod session;

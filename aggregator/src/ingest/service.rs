@@ -261,8 +261,15 @@ async fn welcome(
                 seq,
             });
         }
-        if running.contains(&run) && handle.status.borrow().state != RunState::Running {
+        let status = handle.status.borrow().clone();
+        if !running.contains(&run) {
+            continue;
+        }
+        if status.state != RunState::Running {
             ended.push((run, "this run has ended here"));
+        } else if status.is_stopping {
+            // Whoever was away when it was stopped is told now.
+            ended.push((run, "this run is being stopped"));
         }
     }
     link.open(wire::Welcome {
@@ -338,14 +345,14 @@ fn nack(
     }));
 }
 
-/// Hands a command to a run; a run that is not here is nacked, a run that ends
-/// meanwhile is opened anew.
+/// Hands a command of so many bytes to a run; a run that is not here is nacked, a
+/// run that ends meanwhile is opened anew.
 async fn to_run(
     hub: &Arc<Hub>,
     session: &Arc<Session>,
     stream: StreamId,
     first_seq: u64,
-    mut command: Command,
+    (mut command, bytes): (Command, usize),
 ) -> Result<(), Status> {
     for _ in 0..3 {
         let found = match hub.run(stream.run).await {
@@ -388,6 +395,13 @@ async fn to_run(
             );
             return Ok(());
         }
+        if let Command::Frame(_, _, room) = &mut command {
+            *room = tokio::select! {
+                () = session.link.closed() => return Ok(()),
+                room = handle.room(bytes) => Some(room),
+                () = handle.commands.closed() => None,
+            };
+        }
         let refused = tokio::select! {
             () = session.link.closed() => return Ok(()),
             sent = handle.commands.send(command) => match sent {
@@ -422,8 +436,8 @@ async fn take_frame(
     match Frame::try_from(frame) {
         Ok(frame) => {
             let id = frame.stream;
-            let command = Command::Frame(session.clone(), Box::new(frame));
-            to_run(hub, session, id, first_seq, command).await
+            let command = Command::Frame(session.clone(), Box::new(frame), None);
+            to_run(hub, session, id, first_seq, (command, length)).await
         }
         Err(error) => {
             nack(
@@ -466,7 +480,7 @@ async fn take_loss(hub: &Arc<Hub>, session: &Arc<Session>, loss: wire::Loss) -> 
                 reason: reason.to_owned(),
             };
             let command = Command::Loss(session.clone(), record);
-            to_run(hub, session, id, loss.first_seq, command).await
+            to_run(hub, session, id, loss.first_seq, (command, 0)).await
         }
         Some(Err(error)) => {
             nack(

@@ -10,6 +10,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::checksum;
 use super::error::StoreError;
 
 /// What is about to be done to a file.
@@ -27,6 +28,25 @@ pub enum Step {
     SyncFolder,
     /// A file is removed.
     Remove,
+}
+
+/// Where a file's bytes go; it keeps a checksum of them.
+#[derive(Debug)]
+pub struct Out {
+    file: BufWriter<File>,
+    crc: crc32fast::Hasher,
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.crc.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// Called before each step; an error takes the step's place.
@@ -68,10 +88,32 @@ impl Disk {
     pub fn write(
         &self,
         path: &Path,
-        fill: impl FnOnce(&mut BufWriter<File>) -> Result<(), StoreError>,
+        fill: impl FnOnce(&mut Out) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.write_whole(path, fill, |_, _| Ok(()))
+    }
+
+    /// As [`Disk::write`], of a parquet file whose footer has room for a
+    /// checksum: it is put there before the file gets its name.
+    ///
+    /// # Errors
+    /// As [`Disk::write`].
+    pub fn write_sealed(
+        &self,
+        path: &Path,
+        fill: impl FnOnce(&mut Out) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.write_whole(path, fill, checksum::seal)
+    }
+
+    fn write_whole(
+        &self,
+        path: &Path,
+        fill: impl FnOnce(&mut Out) -> Result<(), StoreError>,
+        seal: impl FnOnce(&File, u32) -> io::Result<()>,
     ) -> Result<(), StoreError> {
         let temporary = temporary_name(path);
-        let result = self.write_via(path, &temporary, fill);
+        let result = self.write_via(path, &temporary, fill, seal);
         if result.is_err() {
             // Best effort: a leftover is swept at the next opening.
             let _ = fs::remove_file(&temporary);
@@ -83,19 +125,28 @@ impl Disk {
         &self,
         path: &Path,
         temporary: &Path,
-        fill: impl FnOnce(&mut BufWriter<File>) -> Result<(), StoreError>,
+        fill: impl FnOnce(&mut Out) -> Result<(), StoreError>,
+        seal: impl FnOnce(&File, u32) -> io::Result<()>,
     ) -> Result<(), StoreError> {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(true);
         self.step(Step::Create, path)
-            .and_then(|()| File::create(temporary))
+            .and_then(|()| options.open(temporary))
             .map_err(StoreError::io("create", path))
             .and_then(|file| {
-                let mut out = BufWriter::with_capacity(1 << 16, file);
+                let mut out = Out {
+                    file: BufWriter::with_capacity(1 << 16, file),
+                    crc: crc32fast::Hasher::new(),
+                };
                 self.step(Step::Write, path)
                     .map_err(StoreError::io("write", path))?;
                 fill(&mut out)?;
+                let crc = out.crc.finalize();
                 let file = out
+                    .file
                     .into_inner()
                     .map_err(|error| StoreError::io("write", path)(error.into_error()))?;
+                seal(&file, crc).map_err(StoreError::io("write", path))?;
                 self.step(Step::SyncFile, path)
                     .and_then(|()| file.sync_all())
                     .map_err(StoreError::io("sync", path))

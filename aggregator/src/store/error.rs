@@ -38,6 +38,9 @@ pub enum StoreError {
         /// What is wrong with it.
         why: String,
     },
+    /// The file has no checksum.
+    #[error("`{}` is damaged: it has no checksum", .0.display())]
+    Unsealed(PathBuf),
     /// Written by a newer program.
     #[error("cannot read `{}`: format version {found}, this build reads up to {FORMAT_VERSION}", path.display())]
     NewerFormat {

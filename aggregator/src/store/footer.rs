@@ -1,9 +1,11 @@
 //! What a parquet file's footer says about itself: its format's version, which
-//! seqs of which streams it covers, and which live parts it replaces.
+//! seqs of which streams it covers, which live parts it replaces, and the
+//! checksum of the whole file ([`super::checksum`]).
 //!
 //! The footers are the only record of what has been taken in.
 
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use gapscope_proto::frame::StreamKind;
@@ -11,6 +13,7 @@ use gapscope_proto::ids::{AgentId, Incarnation, RunId};
 use polars::prelude::{KeyValueMetadata, ParquetReader, SerReader};
 use serde::{Deserialize, Serialize};
 
+use super::checksum;
 use super::error::StoreError;
 use super::manifest::FORMAT_VERSION;
 
@@ -52,6 +55,9 @@ pub struct Footer {
     /// Names of the live parts that must not be counted beside this file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<String>,
+    /// Of the whole file, 8 hexadecimal digits; empty in files of version 1.
+    #[serde(default)]
+    pub checksum: String,
 }
 
 impl Footer {
@@ -62,7 +68,13 @@ impl Footer {
             run_id,
             ranges,
             replaces,
+            checksum: checksum::PLACEHOLDER.to_owned(),
         }
+    }
+
+    /// Whether the file must have a checksum.
+    pub fn is_sealed(&self) -> bool {
+        self.format_version >= checksum::SINCE_VERSION
     }
 
     /// As polars wants it.
@@ -83,6 +95,27 @@ pub fn push_range(ranges: &mut Vec<Range>, range: Range) {
     ranges.push(range);
 }
 
+/// As [`read`], of a file whose checksum holds.
+///
+/// # Errors
+/// As [`read`], and when the checksum does not hold or is missing.
+pub fn read_sound(path: &Path) -> Result<(Footer, u64), StoreError> {
+    // The checksum first: what is damaged is not given to a parser. Only files of
+    // version 1 have none.
+    let unsealed = match checksum::check(path) {
+        Err(error @ StoreError::Unsealed(_)) => Some(error),
+        other => {
+            other?;
+            None
+        }
+    };
+    let read = read(path)?;
+    match unsealed {
+        Some(error) if read.0.is_sealed() => Err(error),
+        _ => Ok(read),
+    }
+}
+
 /// Reads a file's footer and its number of rows.
 ///
 /// # Errors
@@ -90,15 +123,16 @@ pub fn push_range(ranges: &mut Vec<Range>, range: Range) {
 /// written by a newer program.
 pub fn read(path: &Path) -> Result<(Footer, u64), StoreError> {
     let file = File::open(path).map_err(StoreError::io("read", path))?;
-    let mut reader = ParquetReader::new(file);
-    let metadata = reader
-        .get_metadata()
-        .map_err(StoreError::parquet("read", path))?;
-    let rows = metadata.num_rows as u64;
     let damaged = |why: String| StoreError::Damaged {
         path: path.to_owned(),
         why,
     };
+    // The reader panics at some damaged footers.
+    let mut reader = ParquetReader::new(file);
+    let metadata = catch_unwind(AssertUnwindSafe(|| reader.get_metadata().cloned()))
+        .map_err(|_| damaged("its footer cannot be decoded".to_owned()))?
+        .map_err(StoreError::parquet("read", path))?;
+    let rows = metadata.num_rows as u64;
     let text = metadata
         .key_value_metadata()
         .iter()

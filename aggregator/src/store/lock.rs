@@ -30,7 +30,20 @@ impl DataLock {
             .truncate(false)
             .open(&path)
             .map_err(StoreError::io("open", &path))?;
-        if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        // Somebody who only looks ([`is_free`]) lets go at once.
+        let mut taken = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        for _ in 0..20 {
+            if taken != Err(rustix::io::Errno::WOULDBLOCK) {
+                break;
+            }
+            let pause = rustix::time::Timespec {
+                tv_sec: 0,
+                tv_nsec: 5_000_000,
+            };
+            let _ = rustix::thread::nanosleep(&pause);
+            taken = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        }
+        if let Err(error) = taken {
             if error != rustix::io::Errno::WOULDBLOCK {
                 return Err(StoreError::io("lock", &path)(error.into()));
             }
@@ -49,6 +62,16 @@ impl DataLock {
     }
 }
 
+/// Whether nobody holds the lock of `data`. It may be taken at any time after.
+pub fn is_free(data: &Path) -> bool {
+    // Shared, and given back at once: who only looks is in nobody's way for long,
+    // and `take` tries more than once.
+    let Ok(file) = File::open(data.join(".lock")) else {
+        return true;
+    };
+    flock(&file, FlockOperation::NonBlockingLockShared).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,7 +85,9 @@ mod tests {
             refused.contains(&format!("process {}", std::process::id())),
             "{refused}"
         );
+        assert!(!is_free(data.path()));
         drop(held);
+        assert!(is_free(data.path()));
         DataLock::take(data.path()).expect("free again");
     }
 }

@@ -14,7 +14,8 @@ use super::footer::StreamKey;
 use super::frame::Bound;
 
 /// Version of the run folder written by this build; older ones stay readable.
-pub const FORMAT_VERSION: u32 = 1;
+/// Version 2 brought checksums, and live parts that replace others.
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,8 +11,10 @@
 //!
 //! Each parquet file's footer says which seqs of which streams it covers
 //! ([`footer`]), so there is no second ledger that could disagree. A file
-//! appears under its name only when it is whole and synced ([`disk`]).
+//! appears under its name only when it is whole and synced ([`disk`]), and
+//! carries its own checksum ([`checksum`]).
 
+pub mod checksum;
 pub mod disk;
 pub mod error;
 pub mod footer;
@@ -21,8 +23,10 @@ pub mod lock;
 pub mod loss;
 pub mod manifest;
 pub mod merge;
+pub mod positions;
 pub mod reader;
 pub mod schema;
+pub mod verify;
 pub mod writer;
 
 pub use error::StoreError;

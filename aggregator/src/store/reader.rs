@@ -1,7 +1,9 @@
 //! Reads a run folder: live, closed, killed or empty.
 //!
-//! A live part that a merged file lists as replaced is never counted beside it.
-//! A part that cannot be read is left out and said so in [`RunFolder::notes`].
+//! A live part that a merged file, or another live part, lists as replaced is
+//! never counted beside it. A part that cannot be read is left out and said so in
+//! [`RunFolder::notes`]; so is one whose checksum does not hold, where checksums
+//! are looked at ([`RunFolder::sound`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -29,15 +31,34 @@ pub(crate) struct Part {
     pub(crate) rows: u64,
 }
 
+/// How closely files are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Care {
+    /// Their footers.
+    Footers,
+    /// The live ones whole; of the others the footers.
+    LiveChecksums,
+    /// All of them whole.
+    Checksums,
+}
+
+impl Part {
+    pub(crate) fn name(&self) -> std::borrow::Cow<'_, str> {
+        self.path.file_name().unwrap_or_default().to_string_lossy()
+    }
+}
+
 /// The parts of one kind of records.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     /// Whole ones, which may replace live ones.
     pub(crate) merged: Vec<Part>,
-    /// Live ones that no merged one replaces.
+    /// Live ones that nothing replaces.
     pub(crate) live: Vec<Part>,
     /// Live ones that are in a merged one as well: leftovers.
     pub(crate) replaced: Vec<PathBuf>,
+    /// Live ones that are in another live one as well: leftovers.
+    pub(crate) superseded: Vec<PathBuf>,
     /// Names that must not be used again.
     pub(crate) replaced_names: HashSet<String>,
     /// Files that could not be read.
@@ -47,11 +68,24 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Looks at `merged` files and the live parts of `live`.
-    pub(crate) fn find(merged: Vec<PathBuf>, live: &Path) -> Result<Self, StoreError> {
+    /// Looks at `merged` files and the live parts of `live`. Parts that are merged
+    /// while one looks make it look again.
+    pub(crate) fn find(merged: &[PathBuf], live: &Path, care: Care) -> Result<Self, StoreError> {
+        for _ in 0..5 {
+            if let Some(parts) = Self::look(merged, live, care)? {
+                return Ok(parts);
+            }
+        }
+        Err(StoreError::Damaged {
+            path: live.to_owned(),
+            why: "files vanish from it while they are read".to_owned(),
+        })
+    }
+
+    fn look(merged: &[PathBuf], live: &Path, care: Care) -> Result<Option<Self>, StoreError> {
         let mut parts = Self::default();
         for path in merged {
-            if let Some(part) = parts.read(path)? {
+            if let Some(part) = parts.read(path.clone(), care == Care::Checksums)? {
                 parts
                     .replaced_names
                     .extend(part.footer.replaces.iter().cloned());
@@ -62,15 +96,35 @@ impl Parts {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if parts.replaced_names.contains(&*name) {
                 parts.replaced.push(path);
-            } else if let Some(part) = parts.read(path)? {
+            } else if let Some(part) = parts.read(path, care != Care::Footers)? {
                 parts.live.push(part);
             }
         }
-        Ok(parts)
+        if parts.unreadable.iter().any(|path| !path.exists()) {
+            return Ok(None);
+        }
+        let by_live: HashSet<String> = parts
+            .live
+            .iter()
+            .flat_map(|part| part.footer.replaces.iter().cloned())
+            .collect();
+        let (superseded, live) = std::mem::take(&mut parts.live)
+            .into_iter()
+            .partition(|part| by_live.contains(&*part.name()));
+        parts.live = live;
+        let superseded: Vec<Part> = superseded;
+        parts.superseded = superseded.into_iter().map(|part| part.path).collect();
+        parts.replaced_names.extend(by_live);
+        Ok(Some(parts))
     }
 
-    fn read(&mut self, path: PathBuf) -> Result<Option<Part>, StoreError> {
-        match footer::read(&path) {
+    fn read(&mut self, path: PathBuf, whole: bool) -> Result<Option<Part>, StoreError> {
+        let read = if whole {
+            footer::read_sound(&path)
+        } else {
+            footer::read(&path)
+        };
+        match read {
             Ok((footer, rows)) => Ok(Some(Part { path, footer, rows })),
             Err(error @ StoreError::NewerFormat { .. }) => Err(error),
             Err(error) => {
@@ -92,34 +146,44 @@ impl Parts {
 }
 
 /// The samples' parts.
-pub(crate) fn sample_parts(folder: &Path) -> Result<Parts, StoreError> {
+pub(crate) fn sample_parts(folder: &Path, care: Care) -> Result<Parts, StoreError> {
     let samples = folder.join("samples");
-    Parts::find(parts_in(&samples)?, &samples.join("live"))
+    Parts::find(&parts_in(&samples)?, &samples.join("live"), care)
 }
 
 /// The parts of one kind of host records.
-pub(crate) fn host_parts(folder: &Path, table: &HostTable) -> Result<Parts, StoreError> {
+pub(crate) fn host_parts(
+    folder: &Path,
+    table: &HostTable,
+    care: Care,
+) -> Result<Parts, StoreError> {
     let merged = folder.join(format!("{}.parquet", table.file));
     let merged = if merged.exists() {
         vec![merged]
     } else {
         vec![]
     };
-    Parts::find(merged, &folder.join("host/live"))
+    Parts::find(&merged, &folder.join("host/live"), care)
 }
 
 /// Longest manifest that is read.
 const MANIFEST_MOST: u64 = 64 << 20;
 
+/// The manifest's text.
+pub(crate) fn manifest_text(folder: &Path) -> Result<Vec<u8>, StoreError> {
+    let path = folder.join("manifest.json");
+    match small_file::read(&path, MANIFEST_MOST) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(StoreError::NotARun(folder.to_owned()))
+        }
+        other => other.map_err(StoreError::io("read", &path)),
+    }
+}
+
 /// Reads the manifest, whatever state the run is in.
 pub(crate) fn read_manifest(folder: &Path) -> Result<Manifest, StoreError> {
     let path = folder.join("manifest.json");
-    let text = match small_file::read(&path, MANIFEST_MOST) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(StoreError::NotARun(folder.to_owned()));
-        }
-        other => other.map_err(StoreError::io("read", &path))?,
-    };
+    let text = manifest_text(folder)?;
     #[derive(serde::Deserialize)]
     struct Version {
         format_version: u32,
@@ -140,10 +204,28 @@ pub(crate) fn read_manifest(folder: &Path) -> Result<Manifest, StoreError> {
 
 /// Reads a whole parquet file.
 pub(crate) fn read_parquet(path: &Path) -> Result<DataFrame, StoreError> {
+    decode(path, None)
+}
+
+/// Reads some rows of a parquet file.
+pub(crate) fn read_rows(path: &Path, from: usize, rows: usize) -> Result<DataFrame, StoreError> {
+    decode(path, Some((from, rows)))
+}
+
+fn decode(path: &Path, slice: Option<(usize, usize)>) -> Result<DataFrame, StoreError> {
     let file = File::open(path).map_err(StoreError::io("read", path))?;
-    ParquetReader::new(file)
-        .finish()
-        .map_err(StoreError::parquet("read", path))
+    // The reader panics at offsets that lie outside the file: files without a
+    // checksum can still lead it there.
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        ParquetReader::new(file).with_slice(slice).finish()
+    }));
+    match read {
+        Ok(read) => read.map_err(StoreError::parquet("read", path)),
+        Err(_) => Err(StoreError::Damaged {
+            path: path.to_owned(),
+            why: "it cannot be decoded".to_owned(),
+        }),
+    }
 }
 
 /// The faults recorded in `folder`.
@@ -152,6 +234,7 @@ pub(crate) fn read_faults(folder: &Path) -> Result<Vec<Fault>, StoreError> {
     if !path.exists() {
         return Ok(Vec::new());
     }
+    footer::read_sound(&path)?;
     frame::faults_of(&read_parquet(&path)?).map_err(StoreError::parquet("read", &path))
 }
 
@@ -161,6 +244,7 @@ pub(crate) fn read_losses(folder: &Path) -> Result<Vec<LossRecord>, StoreError> 
     if !path.exists() {
         return Ok(Vec::new());
     }
+    footer::read_sound(&path)?;
     frame::losses_of(&read_parquet(&path)?).map_err(StoreError::parquet("read", &path))
 }
 
@@ -203,6 +287,7 @@ pub struct RunFolder {
     manifest: Manifest,
     samples: Parts,
     notes: Vec<String>,
+    care: Care,
 }
 
 impl RunFolder {
@@ -211,9 +296,42 @@ impl RunFolder {
     /// # Errors
     /// When there is no readable manifest, or a newer program wrote it.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
+        Self::open_with(path, Care::Footers)
+    }
+
+    /// The same run, read whole once: files whose checksum does not hold are left
+    /// out and named in [`RunFolder::notes`].
+    ///
+    /// # Errors
+    /// As [`RunFolder::open`].
+    pub fn sound(&self) -> Result<Self, StoreError> {
+        let mut sound = Self::open_with(&self.path, Care::Checksums)?;
+        for table in schema::HOST_TABLES {
+            let parts = host_parts(&self.path, table, Care::Checksums)?;
+            sound.notes.extend(parts.notes);
+        }
+        if self.is_abandoned() {
+            sound.notes.push(
+                "the run was left unfinished: no aggregator has its folder open; `serve` on its \
+                 data folder goes on with it, `import` takes in what agents still hold"
+                    .to_owned(),
+            );
+        }
+        let mut seen = HashSet::new();
+        sound.notes.retain(|note| seen.insert(note.clone()));
+        Ok(sound)
+    }
+
+    fn open_with(path: &Path, care: Care) -> Result<Self, StoreError> {
         let mut manifest = read_manifest(path)?;
-        let samples = sample_parts(path)?;
-        let hosts = host_parts(path, &LAG)?;
+        let samples = sample_parts(path, care)?;
+        // The live ones are read whole below.
+        let live = if care == Care::Footers {
+            Care::LiveChecksums
+        } else {
+            care
+        };
+        let hosts = host_parts(path, &LAG, live)?;
         let mut notes = samples.notes.clone();
         notes.extend(hosts.notes.iter().cloned());
         if manifest.state == RunState::Running || !hosts.live.is_empty() {
@@ -242,6 +360,7 @@ impl RunFolder {
             manifest,
             samples,
             notes,
+            care,
         })
     }
 
@@ -262,6 +381,18 @@ impl RunFolder {
     /// is stored.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// Whether the run is said to be running and no aggregator has its data folder:
+    /// whoever wrote it was killed, or its machine was.
+    pub fn is_abandoned(&self) -> bool {
+        self.manifest.state == RunState::Running
+            && self
+                .path
+                .canonicalize()
+                .ok()
+                .and_then(|path| path.parent().map(super::lock::is_free))
+                .unwrap_or(true)
     }
 
     /// What could not be read.
@@ -287,7 +418,7 @@ impl RunFolder {
     /// # Errors
     /// When the files cannot be scanned.
     pub fn lag(&self) -> Result<LazyFrame, StoreError> {
-        host_table(&self.path, &LAG)
+        host_table(&self.path, &LAG, self.care)
     }
 
     /// The clock exchanges; see [`schema::CLOCK_EXCHANGES`].
@@ -295,7 +426,7 @@ impl RunFolder {
     /// # Errors
     /// When the files cannot be scanned.
     pub fn clock_exchanges(&self) -> Result<LazyFrame, StoreError> {
-        host_table(&self.path, &CLOCK_EXCHANGES)
+        host_table(&self.path, &CLOCK_EXCHANGES, self.care)
     }
 
     /// The agents' clock anchors; see [`schema::CLOCK_ANCHORS`].
@@ -303,7 +434,7 @@ impl RunFolder {
     /// # Errors
     /// When the files cannot be scanned.
     pub fn clock_anchors(&self) -> Result<LazyFrame, StoreError> {
-        host_table(&self.path, &CLOCK_ANCHORS)
+        host_table(&self.path, &CLOCK_ANCHORS, self.care)
     }
 
     /// Probes of controls and of the agents' own loopbacks; see
@@ -312,7 +443,7 @@ impl RunFolder {
     /// # Errors
     /// When a file cannot be read.
     pub fn control(&self) -> Result<LazyFrame, StoreError> {
-        host_table(&self.path, &CONTROL)
+        host_table(&self.path, &CONTROL, self.care)
     }
 
     /// The write ledger as it was read; see [`schema::LEDGER_READS`].
@@ -320,7 +451,7 @@ impl RunFolder {
     /// # Errors
     /// When the files cannot be scanned.
     pub fn ledger_reads(&self) -> Result<LazyFrame, StoreError> {
-        host_table(&self.path, &LEDGER_READS)
+        host_table(&self.path, &LEDGER_READS, self.care)
     }
 
     /// The faults, by id.
@@ -442,8 +573,8 @@ fn scan(folder: &Path, parts: &Parts, schema: &SchemaRef) -> Result<LazyFrame, S
         .unwrap_or_else(|| DataFrame::empty_with_schema(schema).lazy()))
 }
 
-fn host_table(folder: &Path, table: &HostTable) -> Result<LazyFrame, StoreError> {
-    let parts = host_parts(folder, table)?;
+fn host_table(folder: &Path, table: &HostTable, care: Care) -> Result<LazyFrame, StoreError> {
+    let parts = host_parts(folder, table, care)?;
     let mut frames = Vec::new();
     frames.extend(scan_files(
         folder,

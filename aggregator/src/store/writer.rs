@@ -8,7 +8,6 @@
 //!
 //! One `RunStore` writes into a run at a time; the data folder's lock sees to it.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,26 +18,19 @@ use gapscope_proto::ids::{AgentId, Incarnation};
 use gapscope_proto::sample::Sample;
 use polars::prelude::{DataFrame, ParquetWriter};
 
-use super::disk::{Disk, part_name, part_number, sweep};
+use super::checksum;
+use super::disk::{Disk, part_name};
 use super::error::StoreError;
 use super::footer::{Footer, Range, StreamKey, push_range};
 use super::frame::{self, Bound, Row};
 use super::loss::LossRecord;
-use super::manifest::{Manifest, RunState};
-use super::merge;
-use super::reader::{self, Part, Parts};
-use super::schema::LAG;
+use super::manifest::Manifest;
+use super::merge::Small;
+use super::positions::Positions;
 
-/// How far a stream has come.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Progress {
-    /// Appended up to here.
-    admitted: u64,
-    /// Safe on disk up to here.
-    durable: u64,
-    /// What [`RunStore::take_acks`] said last.
-    acknowledged: u64,
-}
+mod closing;
+mod faults;
+mod opening;
 
 /// A run that is being written.
 #[derive(Debug)]
@@ -50,7 +42,7 @@ pub struct RunStore {
     faults: Vec<Fault>,
     losses: Vec<LossRecord>,
     losses_changed: bool,
-    streams: BTreeMap<StreamKey, Progress>,
+    positions: Positions,
     samples: Vec<Row<Sample>>,
     sample_ranges: Vec<Range>,
     hosts: Vec<Row<HostRecord>>,
@@ -59,142 +51,20 @@ pub struct RunStore {
     next_host_part: u64,
     samples_stored: u64,
     live_parts: usize,
+    small_samples: Small,
+    small_hosts: Small,
 }
 
 impl RunStore {
-    /// Makes the folder of a new run in the data folder `data`.
-    ///
-    /// # Errors
-    /// When it exists or cannot be written.
-    pub fn create(data: &Path, manifest: Manifest, disk: Disk) -> Result<Self, StoreError> {
-        let folder = data.join(manifest.run_id.to_string());
-        if folder.exists() {
-            return Err(StoreError::Exists(folder));
-        }
-        for part in ["samples/live", "host/live"] {
-            let path = folder.join(part);
-            std::fs::create_dir_all(&path).map_err(StoreError::io("create", &path))?;
-        }
-        let mut store = Self::of(folder, disk, manifest);
-        store.write_manifest()?;
-        for part in ["samples", "host", ""] {
-            store.disk.sync_folder(&store.folder.join(part))?;
-        }
-        store.disk.sync_folder(data)?;
-        Ok(store)
-    }
-
-    fn of(folder: PathBuf, disk: Disk, manifest: Manifest) -> Self {
-        Self {
-            folder,
-            disk,
-            manifest,
-            manifest_changed: false,
-            faults: Vec::new(),
-            losses: Vec::new(),
-            losses_changed: false,
-            streams: BTreeMap::new(),
-            samples: Vec::new(),
-            sample_ranges: Vec::new(),
-            hosts: Vec::new(),
-            host_ranges: Vec::new(),
-            next_samples_part: 1,
-            next_host_part: 1,
-            samples_stored: 0,
-            live_parts: 0,
-        }
-    }
-
-    /// Opens a run that was left, to go on with it. What an unfinished write or
-    /// merge left behind is swept; how far each stream has come is read from the
-    /// parts' footers; a hole among them (a part that cannot be read) is declared
-    /// as a loss, because its records were acknowledged and will not come again.
-    ///
-    /// # Errors
-    /// When the folder cannot be read, or swept.
-    pub fn open(folder: &Path, disk: Disk) -> Result<Self, StoreError> {
-        let manifest = reader::read_manifest(folder)?;
-        for part in ["samples/live", "host/live"] {
-            let path = folder.join(part);
-            std::fs::create_dir_all(&path).map_err(StoreError::io("create", &path))?;
-        }
-        for part in ["", "samples", "samples/live", "host/live"] {
-            sweep(&folder.join(part))?;
-        }
-        let samples = reader::sample_parts(folder)?;
-        let hosts = reader::host_parts(folder, &LAG)?;
-        let mut store = Self::of(folder.to_owned(), disk, manifest);
-        store.faults = reader::read_faults(folder)?;
-        store.losses = reader::read_losses(folder)?;
-        store.next_samples_part = next_number(&samples);
-        store.next_host_part = next_number(&hosts);
-        store.samples_stored = samples.rows();
-        store.live_parts = samples.live.len() + hosts.live.len();
-        // Only what every merged table of host records replaces may go.
-        for leftover in &samples.replaced {
-            store.disk.remove(leftover)?;
-        }
-        for note in samples.notes.iter().chain(&hosts.notes) {
-            store.add_caveat(note.clone());
-        }
-        store.declare_holes(samples.used().chain(hosts.used()));
-        for (stream, seq) in reader::high_water(samples.used().chain(hosts.used()), &store.losses) {
-            store.manifest.note_committed(&stream, seq);
-            store.streams.insert(
-                stream,
-                Progress {
-                    admitted: seq,
-                    durable: seq,
-                    acknowledged: seq,
-                },
-            );
-        }
-        reader::apply_bounds(&mut store.manifest, &hosts)?;
-        store.manifest_changed = true;
-        store.write_losses()?;
-        store.write_manifest()?;
-        Ok(store)
-    }
-
-    fn declare_holes<'a>(&mut self, parts: impl Iterator<Item = &'a Part>) {
-        let mut covered: BTreeMap<StreamKey, Vec<(u64, u64)>> = BTreeMap::new();
-        for range in parts.flat_map(|part| &part.footer.ranges) {
-            covered
-                .entry(range.stream.clone())
-                .or_default()
-                .push((range.first_seq, range.last_seq));
-        }
-        for loss in &self.losses {
-            covered
-                .entry(loss.stream())
-                .or_default()
-                .push((loss.first_seq, loss.last_seq));
-        }
-        for (stream, mut ranges) in covered {
-            ranges.sort_unstable();
-            let mut next = 1;
-            for (first, last) in ranges {
-                if first > next {
-                    self.losses.push(LossRecord {
-                        agent_id: stream.agent_id.clone(),
-                        incarnation: stream.incarnation,
-                        kind: stream.kind,
-                        first_seq: next,
-                        last_seq: first - 1,
-                        count_min: first - next,
-                        count_max: first - next,
-                        reason: "part_unreadable".to_owned(),
-                    });
-                    self.losses_changed = true;
-                }
-                next = next.max(last.saturating_add(1));
-            }
-        }
-    }
-
     /// Where the run is.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Whether somebody has deleted the run's folder. One that is merely out of
+    /// reach, together with the data folder and its lock, is not deleted.
+    pub fn is_deleted(&self) -> bool {
+        is_deleted(&self.folder)
     }
 
     /// What the manifest says now.
@@ -227,14 +97,19 @@ impl RunStore {
         self.live_parts > 0
     }
 
+    /// How far each stream has come.
+    pub fn positions(&self) -> &Positions {
+        &self.positions
+    }
+
     /// The last seq of a stream that was appended or declared lost; 0 for none.
     pub fn admitted(&self, stream: &StreamKey) -> u64 {
-        self.streams.get(stream).map_or(0, |p| p.admitted)
+        self.positions.admitted(stream)
     }
 
     /// The last seq of a stream that is safe on disk; 0 for none.
     pub fn durable(&self, stream: &StreamKey) -> u64 {
-        self.streams.get(stream).map_or(0, |p| p.durable)
+        self.positions.durable(stream)
     }
 
     /// Appends samples of one incarnation, numbered on from the last.
@@ -249,10 +124,10 @@ impl RunStore {
             incarnation,
             kind: StreamKind::Samples,
         };
-        let progress = self.streams.entry(stream.clone()).or_default();
-        let before = progress.admitted;
-        append(progress, agent, incarnation, &mut self.samples, samples);
-        note_range(&mut self.sample_ranges, stream, before, progress.admitted);
+        let before = self.positions.admitted(&stream);
+        let count = append(before, agent, incarnation, &mut self.samples, samples);
+        self.positions.take(&stream, count);
+        note_range(&mut self.sample_ranges, stream, before, before + count);
     }
 
     /// Appends host records of one incarnation, numbered on from the last.
@@ -267,11 +142,11 @@ impl RunStore {
             incarnation,
             kind: StreamKind::Host,
         };
-        let progress = self.streams.entry(stream.clone()).or_default();
-        let before = progress.admitted;
+        let before = self.positions.admitted(&stream);
         let at = self.hosts.len();
-        append(progress, agent, incarnation, &mut self.hosts, records);
-        note_range(&mut self.host_ranges, stream, before, progress.admitted);
+        let count = append(before, agent, incarnation, &mut self.hosts, records);
+        self.positions.take(&stream, count);
+        note_range(&mut self.host_ranges, stream, before, before + count);
         for row in &self.hosts[at..] {
             let bound = match &row.record {
                 HostRecord::Started(started) => Bound::Started(started.clone()),
@@ -286,13 +161,14 @@ impl RunStore {
     /// Takes note that records will never come. The loss must begin where the
     /// stream stands; returns whether it did.
     pub fn declare_loss(&mut self, loss: LossRecord) -> bool {
-        let progress = self.streams.entry(loss.stream()).or_default();
-        if progress.admitted.checked_add(1) != Some(loss.first_seq)
+        let stream = loss.stream();
+        if self.positions.admitted(&stream).checked_add(1) != Some(loss.first_seq)
             || loss.last_seq < loss.first_seq
         {
             return false;
         }
-        progress.admitted = loss.last_seq;
+        self.positions
+            .take(&stream, loss.last_seq - loss.first_seq + 1);
         if let Some(last) = self.losses.last_mut()
             && last.stream() == loss.stream()
             && last.reason == loss.reason
@@ -322,6 +198,7 @@ impl RunStore {
             self.write_part(&path, frame, &self.sample_ranges)?;
             self.next_samples_part += 1;
             self.live_parts += 1;
+            self.small_samples.add(self.samples.len() as u64);
             self.samples_stored += self.samples.len() as u64;
             self.samples.clear();
             self.sample_ranges.clear();
@@ -334,6 +211,7 @@ impl RunStore {
             self.write_part(&path, frame, &self.host_ranges)?;
             self.next_host_part += 1;
             self.live_parts += 1;
+            self.small_hosts.add(self.hosts.len() as u64);
             self.hosts.clear();
             self.host_ranges.clear();
         }
@@ -345,24 +223,20 @@ impl RunStore {
     }
 
     fn settle(&mut self, kind: StreamKind) {
-        for (stream, progress) in &mut self.streams {
-            if stream.kind == kind && progress.durable != progress.admitted {
-                progress.durable = progress.admitted;
-                self.manifest.note_committed(stream, progress.durable);
-            }
+        for (stream, seq) in self.positions.settle(kind) {
+            self.manifest.note_committed(&stream, seq);
         }
     }
 
     /// The streams that became durable further than the last call said.
     pub fn take_acks(&mut self) -> Vec<(StreamKey, u64)> {
-        let mut acks = Vec::new();
-        for (stream, progress) in &mut self.streams {
-            if progress.durable > progress.acknowledged {
-                progress.acknowledged = progress.durable;
-                acks.push((stream.clone(), progress.durable));
-            }
-        }
-        acks
+        self.positions.take_acks()
+    }
+
+    /// Streams of which something was taken in and is not yet safe on disk, with
+    /// the first such seq.
+    pub fn unsettled(&self) -> impl Iterator<Item = (&StreamKey, u64)> {
+        self.positions.unsettled()
     }
 
     fn live_part(&self, folder: &str, number: u64) -> PathBuf {
@@ -376,7 +250,7 @@ impl RunStore {
         ranges: &[Range],
     ) -> Result<(), StoreError> {
         let footer = Footer::new(self.manifest.run_id, ranges.to_vec(), Vec::new());
-        self.disk.write(path, |out| {
+        self.disk.write_sealed(path, |out| {
             ParquetWriter::new(out)
                 .with_key_value_metadata(Some(footer.to_metadata()))
                 .finish(&mut frame)
@@ -398,9 +272,9 @@ impl RunStore {
 
     fn write_manifest(&mut self) -> Result<(), StoreError> {
         let path = self.folder.join("manifest.json");
-        let mut text = serde_json::to_vec_pretty(&self.manifest).expect("a manifest is plain data");
-        text.push(b'\n');
-        self.disk.write_bytes(&path, &text)?;
+        let text = serde_json::to_string_pretty(&self.manifest).expect("a manifest is plain data");
+        let text = checksum::seal_manifest(&text);
+        self.disk.write_bytes(&path, text.as_bytes())?;
         self.manifest_changed = false;
         Ok(())
     }
@@ -418,81 +292,41 @@ impl RunStore {
             self.manifest_changed = true;
         }
     }
-
-    /// Records a fault, or adds to one with the same id; id 0 takes the next
-    /// free one. Durable when it returns.
-    ///
-    /// # Errors
-    /// When it could not be written; then nothing has changed.
-    pub fn record_fault(&mut self, mut fault: Fault) -> Result<u32, StoreError> {
-        let before = self.faults.clone();
-        if fault.id == 0 {
-            fault.id = self.faults.iter().map(|f| f.id).max().unwrap_or(0) + 1;
-        }
-        let id = fault.id;
-        match self.faults.iter_mut().find(|f| f.id == id) {
-            Some(known) => update_fault(known, fault),
-            None => self.faults.push(fault),
-        }
-        self.faults.sort_by_key(|f| f.id);
-        let path = self.folder.join("faults.parquet");
-        let written = frame::faults_frame(&self.faults)
-            .map_err(StoreError::parquet("write", &path))
-            .and_then(|frame| self.write_part(&path, frame, &[]));
-        if let Err(error) = written {
-            self.faults = before;
-            return Err(error);
-        }
-        Ok(id)
-    }
-
-    /// Commits, merges the live parts, and writes the manifest as `edit` leaves
-    /// it (state, time and reason of the end). The run can still be appended to
-    /// afterwards, and closed again.
-    ///
-    /// # Errors
-    /// When something could not be written. Nothing is lost or doubled by it;
-    /// the close can be tried again.
-    pub fn close(&mut self, edit: impl FnOnce(&mut Manifest)) -> Result<(), StoreError> {
-        self.commit()?;
-        merge::merge_samples(&self.folder, &self.disk, self.manifest.run_id)?;
-        merge::merge_hosts(&self.folder, &self.disk, self.manifest.run_id)?;
-        self.live_parts = 0;
-        self.edit_manifest(edit);
-        self.write_manifest()
-    }
-
-    /// Marks the run as left unfinished, without merging.
-    ///
-    /// # Errors
-    /// When the manifest could not be written.
-    pub fn interrupt(&mut self, reason: &str) -> Result<(), StoreError> {
-        self.edit_manifest(|manifest| {
-            manifest.state = RunState::Interrupted;
-            manifest.end_reason = Some(reason.to_owned());
-        });
-        self.write_manifest()
-    }
 }
 
+/// Appends the records that follow seq `before`; returns how many.
 fn append<T>(
-    progress: &mut Progress,
+    before: u64,
     agent: &AgentId,
     incarnation: Incarnation,
     rows: &mut Vec<Row<T>>,
     records: impl IntoIterator<Item = T>,
-) {
+) -> u64 {
     let agent: Arc<str> = Arc::from(agent.as_str());
     let incarnation: Arc<str> = Arc::from(incarnation.to_string());
+    let mut seq = before;
     for record in records {
-        progress.admitted += 1;
+        seq += 1;
         rows.push(Row {
             agent: agent.clone(),
             incarnation: incarnation.clone(),
-            seq: progress.admitted,
+            seq,
             record,
         });
     }
+    seq - before
+}
+
+/// Whether a run's folder was deleted from its data folder.
+pub(crate) fn is_deleted(folder: &Path) -> bool {
+    let absent = |path: &Path| {
+        matches!(path.symlink_metadata(), Err(error)
+            if error.kind() == std::io::ErrorKind::NotFound)
+    };
+    // The lock is there as long as the data folder is: a file system that is not
+    // mounted just now has neither.
+    let data = folder.parent().unwrap_or(Path::new("."));
+    absent(folder) && data.join(".lock").is_file()
 }
 
 fn note_range(ranges: &mut Vec<Range>, stream: StreamKey, before: u64, after: u64) {
@@ -505,34 +339,5 @@ fn note_range(ranges: &mut Vec<Range>, stream: StreamKey, before: u64, after: u6
                 last_seq: after,
             },
         );
-    }
-}
-
-/// A number that no live part has or had. Parts that cannot be read keep theirs.
-fn next_number(parts: &Parts) -> u64 {
-    let names = parts.replaced_names.iter().map(PathBuf::from);
-    names
-        .chain(parts.live.iter().map(|part| part.path.clone()))
-        .chain(parts.unreadable.iter().cloned())
-        .filter_map(|path| part_number(&path))
-        .max()
-        .unwrap_or(0)
-        + 1
-}
-
-/// What is learnt later is added; what is known stays unless it is said anew.
-fn update_fault(known: &mut Fault, new: Fault) {
-    known.step = new.step;
-    known.subject = new.subject;
-    known.scope = new.scope;
-    known.clock = new.clock;
-    known.asked = new.asked;
-    known.identity = new.identity.or(known.identity.take());
-    known.listener_refused = new.listener_refused.or(known.listener_refused);
-    known.held_cut = new.held_cut.or(known.held_cut);
-    known.gone = new.gone.or(known.gone);
-    known.cleared = new.cleared.or(known.cleared);
-    if !new.detail.is_empty() {
-        known.detail = new.detail;
     }
 }

@@ -1,4 +1,5 @@
 //! Made-up records for tests.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::sync::Arc;
 

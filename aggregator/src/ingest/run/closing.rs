@@ -1,0 +1,117 @@
+//! When a run is closed, how, and who is told.
+
+use tokio::time::Instant;
+
+use super::{GRACE_NS, LATE_MERGE, RunTask, SETTLE_NS};
+use crate::ingest::command::Closed;
+use crate::ingest::ending::{missing, since_planned_end};
+use crate::store::manifest::RunState;
+use crate::utc::rfc3339;
+
+impl RunTask {
+    pub(super) fn missing(&self) -> Vec<String> {
+        missing(self.store.manifest(), |agent, incarnation| {
+            let session = self.sessions.get(agent);
+            session.is_some_and(|session| session.incarnation != incarnation)
+        })
+    }
+
+    /// Nobody waits for a close longer than was said.
+    pub(super) fn tell_stoppers_of_trouble(&mut self) {
+        let now = Instant::now();
+        if self
+            .stopping
+            .as_ref()
+            .is_some_and(|stopping| stopping.until <= now)
+        {
+            self.tell_all_stoppers();
+        }
+    }
+
+    /// Whoever waits for the close is told that it does not come.
+    pub(super) fn tell_all_stoppers(&mut self) {
+        let text = self.trouble.clone().unwrap_or_default();
+        for reply in self.stopping.take().into_iter().flat_map(|s| s.replies) {
+            let _ = reply.send(Err(text.clone()));
+        }
+    }
+
+    pub(super) fn close_is_due(&self) -> Option<String> {
+        if self.retrying {
+            return None;
+        }
+        let complete = || !self.store.is_dirty() && self.missing().is_empty();
+        if let Some(stopping) = &self.stopping {
+            return (stopping.until <= Instant::now() || complete())
+                .then(|| stopping.reason.clone());
+        }
+        if self.store.manifest().state == RunState::Running {
+            let (key, now) = (self.clock.key(), self.clock.anchor());
+            let since = since_planned_end(self.store.manifest(), &key, &now);
+            if since > GRACE_NS || (since > SETTLE_NS && complete()) {
+                return Some("planned end".to_owned());
+            }
+            return None;
+        }
+        let late = self.store.has_live_parts() && self.last_command.elapsed() > LATE_MERGE;
+        late.then(|| "completed by what arrived late".to_owned())
+    }
+
+    pub(super) async fn close(&mut self, reason: String) {
+        // So that what has arrived is not called missing.
+        if self.store.pending() > 0 {
+            self.commit().await;
+        }
+        let missing = self.missing();
+        let anchor = self.clock.anchor();
+        let before = self.store.manifest().state;
+        let first =
+            before == RunState::Running || (before == RunState::Interrupted && missing.is_empty());
+        let noted = missing.clone();
+        let nothing_new =
+            before == RunState::Closed && !self.store.is_dirty() && !self.store.has_live_parts();
+        let result = if nothing_new {
+            Ok(())
+        } else {
+            self.blocking(move |store| {
+                store.close(|manifest| {
+                    if !first {
+                        return;
+                    }
+                    manifest.state = RunState::Closed;
+                    manifest.closed_utc = Some(rfc3339(anchor.realtime_ns));
+                    manifest.end_reason = Some(reason);
+                    manifest.anchors.push(anchor);
+                    for what in noted {
+                        let caveat = format!("missing when the run was closed: {what}");
+                        if !manifest.caveats.contains(&caveat) {
+                            manifest.caveats.push(caveat);
+                        }
+                    }
+                })
+            })
+            .await
+        };
+        let text = result.as_ref().err().map(ToString::to_string);
+        self.after_write(result);
+        if text.is_none() && first {
+            tracing::info!(
+                run = %self.store.manifest().run_id,
+                samples = self.store.samples_stored(),
+                missing = missing.len(),
+                "closed"
+            );
+        }
+        // A close that failed is tried again, but whoever waits is told now.
+        if let Some(stopping) = self.stopping.take() {
+            let closed = Closed {
+                folder: self.store.folder().to_owned(),
+                missing,
+            };
+            for reply in stopping.replies {
+                let answer = text.clone().map_or_else(|| Ok(closed.clone()), Err);
+                let _ = reply.send(answer);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What is done to a run's parts beside writing them: many small ones are made
+//! one, and all are merged at the close.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::RunStore;
+use crate::store::error::StoreError;
+use crate::store::manifest::{Manifest, RunState};
+use crate::store::merge::{self, Small};
+use crate::store::reader::{self, Care};
+use crate::store::schema::LAG;
+
+impl RunStore {
+    /// Makes one live part of many small ones, where there are many. Everything
+    /// that is stored stays stored whether this works or not.
+    ///
+    /// # Errors
+    /// When something could not be read or written.
+    pub fn compact(&mut self) -> Result<(), StoreError> {
+        let (folder, disk, run) = (&self.folder, &self.disk, self.manifest.run_id);
+        if self.small_samples.are_many() {
+            let number = self.next_samples_part;
+            self.next_samples_part += 1;
+            self.small_samples = merge::compact_samples(folder, disk, run, number)?;
+        }
+        if self.small_hosts.are_many() {
+            let number = self.next_host_part;
+            self.next_host_part += 1;
+            self.small_hosts = merge::compact_hosts(folder, disk, run, number)?;
+        }
+        Ok(())
+    }
+
+    /// Whether [`RunStore::compact`] has something to do.
+    pub fn has_many_parts(&self) -> bool {
+        self.small_samples.are_many() || self.small_hosts.are_many()
+    }
+
+    /// Acknowledged records that turned out to be unreadable are declared lost.
+    fn note_damage(&mut self, notes: Vec<String>) -> Result<(), StoreError> {
+        for note in notes {
+            tracing::error!(run = %self.manifest.run_id, "{note}");
+            self.add_caveat(note);
+        }
+        let samples = reader::sample_parts(&self.folder, Care::LiveChecksums)?;
+        let hosts = reader::host_parts(&self.folder, &LAG, Care::LiveChecksums)?;
+        self.samples_stored = samples.rows();
+        self.declare_holes(samples.used().chain(hosts.used()));
+        self.set_aside(samples.unreadable.iter().chain(&hosts.unreadable));
+        self.write_losses()
+    }
+
+    /// Live parts that cannot be read get a name that nobody reads: their records
+    /// are declared lost, and must not come back by half.
+    pub(super) fn set_aside<'a>(&self, unreadable: impl Iterator<Item = &'a PathBuf>) {
+        for path in unreadable {
+            let is_live = path.parent().is_some_and(|folder| folder.ends_with("live"));
+            if is_live && let Err(error) = fs::rename(path, path.with_extension("damaged")) {
+                tracing::warn!("`{}` cannot be set aside: {error}", path.display());
+            }
+        }
+    }
+
+    /// Commits, merges the live parts, and writes the manifest as `edit` leaves
+    /// it (state, time and reason of the end). The run can still be appended to
+    /// afterwards, and closed again.
+    ///
+    /// # Errors
+    /// When something could not be written. Nothing is lost or doubled by it;
+    /// the close can be tried again.
+    pub fn close(&mut self, edit: impl FnOnce(&mut Manifest)) -> Result<(), StoreError> {
+        self.commit()?;
+        let run = self.manifest.run_id;
+        let mut notes = merge::merge_samples(&self.folder, &self.disk, run)?;
+        notes.extend(merge::merge_hosts(&self.folder, &self.disk, run)?);
+        if !notes.is_empty() {
+            self.note_damage(notes)?;
+        }
+        self.live_parts = 0;
+        self.small_samples = Small::default();
+        self.small_hosts = Small::default();
+        self.edit_manifest(edit);
+        self.write_manifest()
+    }
+
+    /// Marks the run as left unfinished, without merging.
+    ///
+    /// # Errors
+    /// When the manifest could not be written.
+    pub fn interrupt(&mut self, reason: &str) -> Result<(), StoreError> {
+        self.edit_manifest(|manifest| {
+            manifest.state = RunState::Interrupted;
+            manifest.end_reason = Some(reason.to_owned());
+        });
+        self.write_manifest()
+    }
+}

@@ -1,0 +1,53 @@
+//! Faults: recorded one by one, rewritten whole.
+
+use gapscope_proto::fault::Fault;
+
+use super::RunStore;
+use crate::store::error::StoreError;
+use crate::store::frame;
+
+impl RunStore {
+    /// Records a fault, or adds to one with the same id; id 0 takes the next
+    /// free one. Durable when it returns.
+    ///
+    /// # Errors
+    /// When it could not be written; then nothing has changed.
+    pub fn record_fault(&mut self, mut fault: Fault) -> Result<u32, StoreError> {
+        let before = self.faults.clone();
+        if fault.id == 0 {
+            fault.id = self.faults.iter().map(|f| f.id).max().unwrap_or(0) + 1;
+        }
+        let id = fault.id;
+        match self.faults.iter_mut().find(|f| f.id == id) {
+            Some(known) => update_fault(known, fault),
+            None => self.faults.push(fault),
+        }
+        self.faults.sort_by_key(|f| f.id);
+        let path = self.folder.join("faults.parquet");
+        let written = frame::faults_frame(&self.faults)
+            .map_err(StoreError::parquet("write", &path))
+            .and_then(|frame| self.write_part(&path, frame, &[]));
+        if let Err(error) = written {
+            self.faults = before;
+            return Err(error);
+        }
+        Ok(id)
+    }
+}
+
+/// What is learnt later is added; what is known stays unless it is said anew.
+fn update_fault(known: &mut Fault, new: Fault) {
+    known.step = new.step;
+    known.subject = new.subject;
+    known.scope = new.scope;
+    known.clock = new.clock;
+    known.asked = new.asked;
+    known.identity = new.identity.or(known.identity.take());
+    known.listener_refused = new.listener_refused.or(known.listener_refused);
+    known.held_cut = new.held_cut.or(known.held_cut);
+    known.gone = new.gone.or(known.gone);
+    known.cleared = new.cleared.or(known.cleared);
+    if !new.detail.is_empty() {
+        known.detail = new.detail;
+    }
+}

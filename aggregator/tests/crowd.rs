@@ -1,0 +1,354 @@
+//! Many agents that come back at once to an aggregator that was killed:
+//! each record is stored once, in bounded memory. The agents are tasks that speak
+//! the real protocol to the real program.
+//!
+//! `GAPSCOPE_AGENTS` changes how many there are.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{plan, samples};
+use gapscope_aggregator::store::RunFolder;
+use gapscope_aggregator::store::verify::verify;
+use gapscope_proto::batch::Columns;
+use gapscope_proto::clock::{Clock, SystemClock};
+use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
+use gapscope_proto::host::{HostRecord, ProbingEnded, ProbingStarted};
+use gapscope_proto::ids::{Incarnation, RunId};
+use gapscope_proto::wire;
+use gapscope_proto::wire::agent_message::Kind as Say;
+use gapscope_proto::wire::aggregator_message::Kind as Hear;
+use gapscope_proto::wire::collector_client::CollectorClient;
+use gapscope_proto::wire::control_client::ControlClient;
+use tokio::sync::{Barrier, mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+
+/// Longer than anything here may take; only ever waited for by a failing test.
+const LIMIT: Duration = Duration::from_secs(120);
+const FRAMES: u64 = 6;
+const RECORDS: u64 = 10;
+
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Program {
+    /// Starts it on a free port.
+    async fn start(data: &Path) -> (Self, SocketAddr) {
+        let file = data.join("address");
+        let _ = std::fs::remove_file(&file);
+        let child = Command::new(env!("CARGO_BIN_EXE_gapscope-aggregator"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(data)
+            .arg("--address-file")
+            .arg(&file)
+            .env("GAPSCOPE_LOG", "error")
+            .spawn()
+            .expect("starts");
+        let program = Self(child);
+        let address = tokio::time::timeout(LIMIT, async {
+            loop {
+                if let Ok(text) = std::fs::read_to_string(&file) {
+                    return text.trim().parse().expect("an address");
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        (program, address.await.expect("serves"))
+    }
+
+    /// The most memory it ever had, in KiB.
+    fn most_memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()));
+        status
+            .expect("it runs")
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .and_then(|rest| rest.split_whitespace().next())
+            .expect("a line of it")
+            .parse()
+            .expect("a number")
+    }
+}
+
+/// A session; whatever goes wrong ends it.
+struct Session {
+    out: mpsc::Sender<wire::AgentMessage>,
+    inbound: tonic::Streaming<wire::AggregatorMessage>,
+}
+
+impl Session {
+    async fn open(address: SocketAddr, hello: wire::Hello) -> Option<Self> {
+        let mut client = CollectorClient::connect(format!("http://{address}"))
+            .await
+            .ok()?;
+        let (out, messages) = mpsc::channel(4);
+        let hello = wire::AgentMessage {
+            kind: Some(Say::Hello(hello)),
+        };
+        out.send(hello).await.ok()?;
+        let response = client.session(ReceiverStream::new(messages)).await.ok()?;
+        // An agent that is alive says so, whatever it waits for.
+        let beating = out.clone();
+        tokio::spawn(async move {
+            let beat = || wire::AgentMessage {
+                kind: Some(Say::Heartbeat(wire::Heartbeat::default())),
+            };
+            while beating.send(beat()).await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        Some(Self {
+            out,
+            inbound: response.into_inner(),
+        })
+    }
+
+    async fn say(&self, kind: Say) -> Option<()> {
+        let message = wire::AgentMessage { kind: Some(kind) };
+        self.out.send(message).await.ok()
+    }
+
+    async fn hear(&mut self) -> Option<Hear> {
+        self.inbound.message().await.ok()??.kind
+    }
+}
+
+struct Agent {
+    name: String,
+    incarnation: Incarnation,
+    aggregator: watch::Receiver<SocketAddr>,
+}
+
+impl Agent {
+    fn hello(&self, streams: Vec<wire::StreamPosition>, running: Vec<String>) -> wire::Hello {
+        wire::Hello {
+            protocol: 1,
+            agent_id: self.name.clone(),
+            incarnation: self.incarnation.get(),
+            program_version: "test".to_owned(),
+            clock: Some((&SystemClock::new().key()).into()),
+            host: None,
+            targets: vec![wire::TargetOffer {
+                name: "t".to_owned(),
+                address: "127.0.0.1:3306".to_owned(),
+                user: "u".to_owned(),
+            }],
+            streams,
+            running,
+        }
+    }
+
+    fn stream(&self, run: RunId, kind: StreamKind) -> StreamId {
+        StreamId {
+            run,
+            incarnation: self.incarnation,
+            kind,
+        }
+    }
+
+    /// Connects, sends the first half when told to, waits for the kill, delivers
+    /// everything. On a busy machine a session may end earlier: then it is the
+    /// second part that delivers.
+    async fn run(mut self, run: RunId, ready: Arc<Barrier>, halfway: Arc<Barrier>) {
+        let address = *self.aggregator.borrow_and_update();
+        let session = loop {
+            let session = Session::open(address, self.hello(vec![], vec![])).await;
+            if let Some(mut session) = session
+                && session.hear().await.is_some()
+            {
+                break session;
+            }
+        };
+        // Twice: all are connected, the run is started.
+        ready.wait().await;
+        ready.wait().await;
+        let host = self.stream(run, StreamKind::Host);
+        let samples_stream = self.stream(run, StreamKind::Samples);
+        let started = HostRecord::Started(ProbingStarted {
+            origin_ns: 1,
+            planned_end_ns: 2,
+            clock: SystemClock::new().key(),
+        });
+        let ended = HostRecord::Ended(ProbingEnded {
+            end_ns: 2,
+            reason: "planned end".to_owned(),
+            due: FRAMES * RECORDS,
+            sampled: FRAMES * RECORDS,
+            waited: 0,
+            overslept: 0,
+        });
+        let host_frame = |first_seq, record: &HostRecord| Frame {
+            stream: host,
+            first_seq,
+            body: Body::Host(vec![record.clone()]),
+        };
+        let frame = |number: u64| Frame {
+            stream: samples_stream,
+            first_seq: number * RECORDS + 1,
+            body: Body::Samples(Columns::encode(&samples(
+                number * RECORDS + 1..=(number + 1) * RECORDS,
+            ))),
+        };
+        // Not acknowledged when it is killed: some are stored, some are not.
+        let _ = session
+            .say(Say::Frame((&host_frame(1, &started)).into()))
+            .await;
+        for number in 0..FRAMES / 2 {
+            let _ = session.say(Say::Frame((&frame(number)).into())).await;
+        }
+        halfway.wait().await;
+        self.aggregator.changed().await.expect("another one");
+        while self
+            .deliver(
+                run,
+                host,
+                samples_stream,
+                &|first| host_frame(first, if first == 1 { &started } else { &ended }),
+                &frame,
+            )
+            .await
+            .is_none()
+        {}
+    }
+
+    /// One session: everything from where the aggregator stands; none if it broke.
+    async fn deliver(
+        &mut self,
+        run: RunId,
+        host: StreamId,
+        samples: StreamId,
+        host_frame: &(impl Fn(u64) -> Frame + Sync),
+        frame: &(impl Fn(u64) -> Frame + Sync),
+    ) -> Option<()> {
+        let address = *self.aggregator.borrow_and_update();
+        let position = |stream: &StreamId, last| wire::StreamPosition {
+            stream: Some(stream.into()),
+            first_unacked: 1,
+            last,
+        };
+        let total = FRAMES * RECORDS;
+        let streams = vec![position(&samples, total), position(&host, 2)];
+        let hello = self.hello(streams, vec![run.to_string()]);
+        let mut session = Session::open(address, hello).await?;
+        let (mut have, mut have_host) = loop {
+            if let Hear::Welcome(welcome) = session.hear().await? {
+                break (
+                    welcome.committed.first()?.seq,
+                    welcome.committed.get(1)?.seq,
+                );
+            }
+        };
+        for seq in have_host + 1..=2 {
+            session.say(Say::Frame((&host_frame(seq)).into())).await?;
+        }
+        for number in have / RECORDS..FRAMES {
+            session.say(Say::Frame((&frame(number)).into())).await?;
+        }
+        while have < total || have_host < 2 {
+            match session.hear().await? {
+                Hear::Ack(ack) => {
+                    let stream = ack.stream.as_ref()?;
+                    if *stream == wire::StreamId::from(&samples) {
+                        have = ack.seq;
+                    } else {
+                        have_host = ack.seq;
+                    }
+                }
+                Hear::Nack(nack) => panic!("{nack:?}"),
+                _ => {}
+            }
+        }
+        Some(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_that_come_back_at_once_are_taken_in() {
+    let agents: usize =
+        std::env::var("GAPSCOPE_AGENTS").map_or(100, |text| text.parse().expect("a number"));
+    let data = tempfile::tempdir().expect("a folder");
+    let (first, address) = Program::start(data.path()).await;
+    let (moved, aggregator) = watch::channel(address);
+    let plan = plan("t", 3_600_000_000_000);
+    let run = plan.run_id;
+    let ready = Arc::new(Barrier::new(agents + 1));
+    let halfway = Arc::new(Barrier::new(agents + 1));
+    let tasks: Vec<_> = (0..agents)
+        .map(|number| {
+            let agent = Agent {
+                name: format!("agent-{number}"),
+                incarnation: Incarnation::generate(),
+                aggregator: aggregator.clone(),
+            };
+            tokio::spawn(agent.run(run, ready.clone(), halfway.clone()))
+        })
+        .collect();
+    tokio::time::timeout(LIMIT, ready.wait())
+        .await
+        .expect("all connect");
+    let control = |address| async move {
+        ControlClient::connect(format!("http://{address}"))
+            .await
+            .expect("connects")
+    };
+    control(address)
+        .await
+        .start_run(wire::StartRunRequest {
+            plan: Some((&plan).into()),
+            ..wire::StartRunRequest::default()
+        })
+        .await
+        .expect("starts");
+    ready.wait().await;
+    tokio::time::timeout(LIMIT, halfway.wait())
+        .await
+        .expect("all send");
+    let memory = first.most_memory_kib();
+    drop(first);
+    let begin = SystemClock::new().raw_ns();
+    let (second, address) = Program::start(data.path()).await;
+    moved.send_replace(address);
+    for task in tasks {
+        tokio::time::timeout(LIMIT, task)
+            .await
+            .expect("delivers")
+            .expect("no panic");
+    }
+    let took = SystemClock::new().raw_ns() - begin;
+    let stopped = control(address)
+        .await
+        .stop_run(wire::StopRunRequest {
+            run_id: run.to_string(),
+            reason: "done".to_owned(),
+            drain_ms: 60_000,
+        })
+        .await
+        .expect("stops")
+        .into_inner();
+    assert!(stopped.drained, "{:?}", stopped.missing);
+    let memory = memory.max(second.most_memory_kib());
+    println!(
+        "{agents} agents back in {:.1} s with {} samples; at most {} MiB of memory",
+        took as f64 / 1e9,
+        agents as u64 * FRAMES * RECORDS,
+        memory >> 10
+    );
+    let found = verify(&data.path().join(run.to_string())).expect("reads");
+    assert!(found.is_sound(), "{found:#?}");
+    assert_eq!(found.samples, agents as u64 * FRAMES * RECORDS);
+    let run = RunFolder::open(&data.path().join(run.to_string())).expect("opens");
+    assert_eq!(run.manifest().agents.len(), agents);
+    // 200 MiB and 64 KiB an agent.
+    assert!(memory < (200 << 10) + 64 * agents as u64, "{memory} KiB");
+}
