@@ -96,6 +96,8 @@ pub struct Recovered {
     pub unsealed: Vec<Frame>,
     /// Losses, old and new.
     pub losses: Vec<Loss>,
+    /// By stream, the last number that is held, lost or acknowledged.
+    pub ends: BTreeMap<StreamId, u64>,
     /// What had to be done.
     pub counts: Counts,
 }
@@ -303,6 +305,8 @@ fn one_stream(stream: StreamId, known: Known, pieces: Vec<Piece>, out: &mut Reco
         _ => {}
     }
     let covered = covered.unwrap_or(0);
+    out.ends
+        .insert(stream, covered.max(known.reserved.unwrap_or(0)));
     if let Some(reserved) = known.reserved.filter(|reserved| *reserved > covered) {
         out.losses.push(Loss {
             stream,

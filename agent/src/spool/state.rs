@@ -103,12 +103,8 @@ impl StateFile {
                 opened.generation = found.generation;
                 opened.slot_bytes = bytes.len() / 2;
                 opened.next_slot = 1 - found.slot;
-                // The slot that was read may not be durable yet, and the next
-                // save overwrites the other one.
                 opened.file = opened
-                    .disk
-                    .open_small(STATE_FILE)
-                    .and_then(|file| file.sync().map(|()| file))
+                    .settle(&bytes, found.slot)
                     .map_err(|error| tracing::error!(%error, "{STATE_FILE} is given up"))
                     .ok();
             }
@@ -118,6 +114,22 @@ impl StateFile {
             }
         }
         opened
+    }
+
+    /// The next save overwrites the other slot, so the one that was read has to
+    /// be durable. If a sync of it has failed in an earlier life, another sync
+    /// says nothing: it is written again. The file's name may not be durable
+    /// either.
+    fn settle(&self, bytes: &[u8], slot: usize) -> io::Result<Arc<dyn VfsFile>> {
+        let file = self.disk.open_small(STATE_FILE)?;
+        let range = slot * self.slot_bytes..(slot + 1) * self.slot_bytes;
+        file.write_at(
+            bytes.get(range.clone()).unwrap_or_default(),
+            range.start as u64,
+        )?;
+        file.sync()?;
+        self.disk.sync_folder()?;
+        Ok(file)
     }
 
     fn put_away(&self) {

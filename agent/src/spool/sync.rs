@@ -2,15 +2,15 @@
 //! a slow disk delays no write.
 //!
 //! Jobs are done in order. A tail is removed only behind the sync of the segment
-//! that took its records over, an acknowledged segment only behind a save that
-//! says so. A failed sync is reported once and never tried again on the same
-//! file.
+//! that took its records over, and behind a save that says what was lost of
+//! them; an acknowledged segment, and one that is given up, only behind a save
+//! that says so. A failed sync is reported once, and no later sync of the same
+//! file counts.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gapscope_proto::frame::StreamId;
 use gapscope_proto::spool::State;
 use tokio::sync::Notify;
 
@@ -26,15 +26,13 @@ pub(super) enum Job {
     Tail(u64, Arc<dyn VfsFile>),
     /// Sync segments, then remove the tails whose records they hold.
     Seal(Sealed, Vec<Arc<dyn VfsFile>>),
-    /// Sync these whatever the policy: then the streams can lose nothing more.
-    Close(Vec<StreamId>, Vec<Arc<dyn VfsFile>>),
+    /// Sync these whatever the policy. Nothing is concluded from it.
+    Settle(Vec<Arc<dyn VfsFile>>),
     /// Save the state, then remove files.
     Save {
         number: u64,
         state: Box<State>,
         remove: Vec<(Kind, u64)>,
-        /// Remove them even if the state cannot be saved: the space is needed.
-        at_any_rate: bool,
     },
     /// Say that everything before is done.
     Answer(std::sync::mpsc::Sender<()>),
@@ -47,15 +45,15 @@ pub(super) struct Sealed {
     pub(super) segments: Vec<u64>,
     /// The tails whose records they hold now, with their lengths.
     pub(super) tails: Vec<(u64, u64)>,
-    /// Streams that have their last record.
-    pub(super) closed: Vec<StreamId>,
 }
 
 /// What came of a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Done {
     TailFailed(u64),
-    Sealed(Sealed),
+    /// To be removed behind the next save: the one before the seal failed, and
+    /// may have had to say what was lost of them.
+    Kept(Vec<(Kind, u64)>),
     SealFailed(Sealed),
     Saved(u64),
     /// With the files that were not removed for that.
@@ -66,6 +64,8 @@ pub(super) enum Done {
 pub(super) struct Worker {
     disk: Arc<Disk>,
     state: StateFile,
+    /// The last save failed.
+    is_unsaved: bool,
     policy: SyncPolicy,
     folder_changed: Arc<AtomicBool>,
     tail_pending: Arc<AtomicBool>,
@@ -110,26 +110,20 @@ impl Worker {
                 tracing::error!(%error, "syncing a tail failed; it is given up");
                 Done::TailFailed(number)
             }
-            Job::Close(closed, files) => match self.sync_in_any_case(&files) {
-                Ok(()) => Done::Sealed(Sealed {
-                    segments: Vec::new(),
-                    tails: Vec::new(),
-                    closed,
-                }),
-                Err(error) => {
+            Job::Settle(files) => {
+                if let Err(error) = self.sync_in_any_case(&files) {
                     tracing::error!(%error, "syncing what is held failed");
-                    return;
                 }
-            },
-            Job::Seal(mut sealed, files) => match self.sync(&files) {
+                return;
+            }
+            Job::Seal(sealed, files) => match self.sync(&files) {
                 Ok(()) => {
-                    for (number, _) in &sealed.tails {
-                        self.remove(Kind::Tail, *number);
+                    let tails = sealed.tails.iter().map(|(n, _)| (Kind::Tail, *n));
+                    if !self.is_unsaved {
+                        tails.for_each(|(kind, number)| self.remove(kind, number));
+                        return;
                     }
-                    if self.policy == SyncPolicy::Never {
-                        sealed.closed.clear();
-                    }
-                    Done::Sealed(sealed)
+                    Done::Kept(tails.collect())
                 }
                 // The tails stay: they may be the only sound copy.
                 Err(error) => {
@@ -140,15 +134,14 @@ impl Worker {
             Job::Save {
                 number,
                 state,
-                remove,
-                at_any_rate,
+                mut remove,
             } => {
                 let saved = self.state.save(&state);
                 if let Err(error) = &saved {
                     tracing::error!(%error, "the spool's state cannot be saved");
                 }
-                let mut remove = remove;
-                if saved.is_ok() || at_any_rate {
+                self.is_unsaved = saved.is_err();
+                if saved.is_ok() {
                     for (kind, file) in remove.drain(..) {
                         self.remove(kind, file);
                     }
@@ -202,6 +195,7 @@ impl Syncer {
         };
         let worker = Worker {
             state: StateFile::open(disk.clone()),
+            is_unsaved: false,
             disk,
             policy,
             folder_changed: syncer.folder_changed.clone(),

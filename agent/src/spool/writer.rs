@@ -166,6 +166,8 @@ struct Writer {
     /// Acknowledged, and to be removed behind the next save.
     unremoved: Vec<(Kind, u64)>,
     segments: BTreeMap<StreamKind, Segment>,
+    /// Segments written to since the last sync was asked for.
+    unsynced: BTreeMap<u64, Arc<dyn VfsFile>>,
     books: Books,
     /// From tails of an earlier start, not yet sealed.
     leftover: Vec<Encoded>,
@@ -212,6 +214,7 @@ impl Writer {
             save_again_ns: 0,
             unremoved: Vec::new(),
             segments: BTreeMap::new(),
+            unsynced: BTreeMap::new(),
             books: Books::default(),
             leftover: Vec::new(),
             acked: BTreeMap::new(),
@@ -290,10 +293,12 @@ impl Writer {
         self.heed();
         let unsealed = self.open.values().any(|stream| stream.unsealed.len() > 0);
         if !unsealed && self.ledger.is_sound {
-            self.open.clear();
-            self.sync_all_and_close();
-            self.syncer.run_all();
-            self.heed();
+            let begun: BTreeSet<_> = self.open.keys().map(|id| id.run).collect();
+            for run in begun.union(&std::mem::take(&mut self.active)) {
+                self.end_streams(*run);
+            }
+            self.sync_all();
+            self.save_now();
         }
         self.syncer.run_all();
     }
@@ -360,7 +365,7 @@ impl Writer {
             Command::Lost(loss) => {
                 // The uplink knows already; it only has to survive.
                 self.ledger.lose(loss);
-                self.save(Vec::new(), false);
+                self.save(Vec::new());
             }
             Command::Flush(done) => flushed.push(done),
         }
@@ -437,7 +442,7 @@ impl Writer {
         for (id, stream) in &self.open {
             self.ledger.want(id, stream.next_seq - 1 + stream.ahead());
         }
-        self.save(Vec::new(), false);
+        self.save(Vec::new());
     }
 }
 

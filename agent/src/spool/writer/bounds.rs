@@ -87,7 +87,8 @@ impl Writer {
         }
     }
 
-    /// Gives up the oldest segment; returns its bytes, or none if there is none.
+    /// Gives up the oldest segment; returns its bytes, or none if there is none,
+    /// or if that cannot be made known durably: then it goes behind a later save.
     pub(super) fn drop_oldest(&mut self, reason: LossReason) -> Option<u64> {
         let (number, book) = self.books.take_oldest()?;
         self.segments.retain(|_, segment| segment.number != number);
@@ -103,11 +104,12 @@ impl Writer {
         }
         let mut files = vec![(Kind::Segment, number)];
         files.extend(book.tails.iter().map(|(number, _)| (Kind::Tail, *number)));
-        self.save(files, true);
+        self.save(files);
         // Its space is needed now.
         self.syncer.run_all();
         self.heed();
-        Some(book.bytes + book.tails.iter().map(|(_, len)| len).sum::<u64>())
+        (!self.ledger.has_failed)
+            .then(|| book.bytes + book.tails.iter().map(|(_, len)| len).sum::<u64>())
     }
 
     pub(super) fn remove_acked(&mut self) {
@@ -149,7 +151,7 @@ impl Writer {
         let (books, open) = (&self.books, &self.open);
         self.ledger
             .prune(|stream| open.contains_key(stream) || books.hold(stream));
-        self.save(files, false);
+        self.save(files);
         self.count_bytes();
     }
 

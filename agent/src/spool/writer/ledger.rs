@@ -6,6 +6,11 @@
 //! number reserved may have been measured, and is declared. A process that is
 //! killed loses nothing that it had written, so in the same boot nothing is
 //! declared, unless writing was failing at the time.
+//!
+//! When a stream has its last record, and when it is found by a later start, its
+//! reservation shrinks to its last record; it stays until that is acknowledged.
+//! So nothing depends on whether a sync told the truth: what a loss of power
+//! takes later is missing before that number, and declared.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,9 +22,7 @@ use crate::spool::Loss;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     floor: u64,
-    /// May still grow.
-    is_open: bool,
-    /// Asked for.
+    /// Asked for; of a stream with its last record: that.
     wanted: u64,
     /// Saved.
     durable: u64,
@@ -65,38 +68,28 @@ impl Ledger {
         }
     }
 
-    /// A stream of an earlier incarnation, of which something may be held. With
-    /// a reservation, not all of that is known to be durable.
-    pub(super) fn old_stream(&mut self, stream: StreamId, floor: u64, reserved: Option<u64>) {
+    /// A stream of an earlier incarnation, of which nothing beyond `last` was
+    /// measured.
+    pub(super) fn old_stream(&mut self, stream: StreamId, floor: u64, last: u64) {
         self.streams.entry(stream).or_insert(Entry {
             floor,
-            is_open: reserved.is_some(),
-            wanted: reserved.unwrap_or(0),
-            durable: reserved.unwrap_or(0),
+            wanted: last,
+            durable: last,
         });
-    }
-
-    /// Streams of which not everything is known to be durable.
-    pub(super) fn open_streams(&self) -> impl Iterator<Item = StreamId> + '_ {
-        self.streams
-            .iter()
-            .filter(|(_, entry)| entry.is_open)
-            .map(|(stream, _)| *stream)
     }
 
     pub(super) fn open_stream(&mut self, stream: StreamId) {
         self.streams.entry(stream).or_insert(Entry {
             floor: 0,
-            is_open: true,
             wanted: 0,
             durable: 0,
         });
     }
 
-    /// The stream has its last record, and that is durable.
-    pub(super) fn close(&mut self, stream: &StreamId) {
+    /// The stream has its last record, written or declared lost.
+    pub(super) fn end(&mut self, stream: &StreamId, last: u64) {
         if let Some(entry) = self.streams.get_mut(stream) {
-            entry.is_open = false;
+            entry.wanted = last;
         }
     }
 
@@ -123,11 +116,13 @@ impl Ledger {
         }
     }
 
-    /// Forgets closed streams of which nothing is left to say.
+    /// Forgets streams of which nothing is left to say.
     pub(super) fn prune(&mut self, is_held: impl Fn(&StreamId) -> bool) {
         let losses = &self.losses;
         self.streams.retain(|stream, entry| {
-            entry.is_open || losses.iter().any(|loss| loss.stream == *stream) || is_held(stream)
+            entry.wanted > entry.floor
+                || losses.iter().any(|loss| loss.stream == *stream)
+                || is_held(stream)
         });
     }
 
@@ -168,7 +163,7 @@ impl Ledger {
         let streams = self.streams.iter().map(|(stream, entry)| StreamState {
             stream: *stream,
             floor: entry.floor,
-            reserved: entry.is_open.then_some(entry.wanted),
+            reserved: Some(entry.wanted),
         });
         let state = State {
             boot: self.is_sound.then(|| self.boot.clone()),

@@ -19,20 +19,19 @@ impl Writer {
     }
 
     /// Has the state saved, and files removed behind it.
-    pub(super) fn save(&mut self, mut remove: Vec<(Kind, u64)>, at_any_rate: bool) {
+    pub(super) fn save(&mut self, mut remove: Vec<(Kind, u64)>) {
         remove.append(&mut self.unremoved);
         let (number, state) = self.ledger.save();
         self.syncer.send(Job::Save {
             number,
             state: Box::new(state),
             remove,
-            at_any_rate,
         });
     }
 
     /// As [`Self::save`], and waits for it.
     pub(super) fn save_now(&mut self) {
-        self.save(Vec::new(), false);
+        self.save(Vec::new());
         self.syncer.run_all();
         self.heed();
     }
@@ -66,22 +65,14 @@ impl Writer {
                         self.unsealed_since_ns = self.unsealed_since_ns.map(|_| AT_ONCE);
                     }
                 }
-                Done::Sealed(sealed) => {
-                    if !sealed.closed.is_empty() {
-                        for stream in &sealed.closed {
-                            self.ledger.close(stream);
-                        }
-                        self.save(Vec::new(), false);
-                    }
-                }
+                Done::Kept(files) => self.unremoved.extend(files),
                 Done::SealFailed(sealed) => self.seal_failed(sealed),
             }
         }
     }
 
     /// What the kernel still holds of these segments is not known. Their tails
-    /// stay as long as they do: they may be the only sound copy. Their streams
-    /// are not closed: a start after a loss of power declares what may be gone.
+    /// stay as long as they do: they may be the only sound copy.
     fn seal_failed(&mut self, sealed: Sealed) {
         self.segments
             .retain(|_, segment| !sealed.segments.contains(&segment.number));
@@ -95,7 +86,7 @@ impl Writer {
             // All acknowledged meanwhile, or nothing of use in them.
             None => {
                 let tails = sealed.tails.iter().map(|(n, _)| (Kind::Tail, *n));
-                self.save(tails.collect(), false);
+                self.save(tails.collect());
             }
         }
         self.count_bytes();

@@ -5,7 +5,8 @@
 
 use std::io;
 
-use gapscope_proto::frame::StreamKind;
+use gapscope_proto::frame::{StreamId, StreamKind};
+use gapscope_proto::ids::RunId;
 
 use super::books::Book;
 use super::streams::{Encoded, encode};
@@ -51,7 +52,6 @@ impl Writer {
             return;
         }
         self.measure_disk();
-        let mut written = Vec::new();
         let mut failure = None;
         let (host, samples): (Vec<_>, Vec<_>) = frames
             .into_iter()
@@ -68,16 +68,13 @@ impl Writer {
                         .map(|frame| Loss::exact(frame.stream, frame.first, frame.last, reason)),
                 );
             } else {
-                match self.write_segment(kind, frames, true) {
-                    Ok(number) => written.push(number),
-                    Err((error, frames)) => {
-                        let ids: Vec<_> = self.open.keys().copied().collect();
-                        // What is in memory is encoded again.
-                        self.leftover
-                            .extend(frames.into_iter().filter(|f| !ids.contains(&f.stream)));
-                        failure = Some((kind, error));
-                        continue;
-                    }
+                if let Err((error, frames)) = self.write_segment(kind, frames, true) {
+                    let ids: Vec<_> = self.open.keys().copied().collect();
+                    // What is in memory is encoded again.
+                    self.leftover
+                        .extend(frames.into_iter().filter(|f| !ids.contains(&f.stream)));
+                    failure = Some((kind, error));
+                    continue;
                 }
             }
             for (id, stream) in &mut self.open {
@@ -97,48 +94,55 @@ impl Writer {
         if lost || !self.ledger.is_sound {
             // Behind the loss, or the end of a failure, the tails may go.
             self.ledger.is_sound = true;
-            self.save(Vec::new(), false);
+            self.save(Vec::new());
         }
         if self.has_complained {
             self.has_complained = false;
             tracing::info!("the spool can be written to again");
         }
         self.rest_until_ns = None;
-        self.sealed(written);
+        self.sealed();
     }
 
     /// All that was unsealed is written or declared.
-    fn sealed(&mut self, segments: Vec<u64>) {
+    fn sealed(&mut self) {
         let ended = std::mem::take(&mut self.ended);
-        let mut closed = Vec::new();
-        self.open.retain(|id, _| {
-            let has_ended = ended.contains(&id.run);
-            if has_ended {
-                closed.push(*id);
-            }
-            !has_ended
-        });
+        for run in &ended {
+            self.end_streams(*run);
+        }
+        if !ended.is_empty() {
+            self.save(Vec::new());
+        }
         self.unsealed_since_ns = None;
         self.give_tail_up();
-        let tails = std::mem::take(&mut self.old_tails);
-        let files = self
-            .segments
-            .values()
-            .filter(|segment| segments.contains(&segment.number))
-            .map(|segment| segment.file.clone())
-            .collect();
-        self.syncer.send(Job::Seal(
-            Sealed {
-                segments,
-                tails,
-                closed,
-            },
-            files,
-        ));
+        self.sync_sealed();
         let limit = self.segment_limit;
         self.segments.retain(|_, segment| segment.len < limit);
         self.last_sync_ns = self.clock.raw_ns();
         self.count_bytes();
+    }
+
+    /// Nothing will be measured in this run any more, and all is written or
+    /// declared.
+    pub(super) fn end_streams(&mut self, run: RunId) {
+        for kind in [StreamKind::Samples, StreamKind::Host] {
+            let id = StreamId {
+                run,
+                incarnation: self.incarnation,
+                kind,
+            };
+            let last = self.open.remove(&id).map_or(0, |s| s.next_seq - 1);
+            self.ledger.end(&id, last);
+        }
+    }
+
+    /// Has all segments synced that were written to since the last time, and
+    /// then the tails removed whose records they hold.
+    pub(super) fn sync_sealed(&mut self) {
+        let (segments, files) = std::mem::take(&mut self.unsynced).into_iter().unzip();
+        let tails = std::mem::take(&mut self.old_tails);
+        self.syncer
+            .send(Job::Seal(Sealed { segments, tails }, files));
     }
 
     /// Nothing could be written. What is in memory is tried again soon, until
@@ -171,7 +175,7 @@ impl Writer {
         for loss in losses {
             self.declare(loss);
         }
-        self.save(Vec::new(), false);
+        self.save(Vec::new());
     }
 
     /// On a full disk older segments may be given up for it, or not.
@@ -180,7 +184,7 @@ impl Writer {
         kind: StreamKind,
         frames: Vec<Encoded>,
         may_drop: bool,
-    ) -> Result<u64, (io::Error, Vec<Encoded>)> {
+    ) -> Result<(), (io::Error, Vec<Encoded>)> {
         let bytes: Vec<u8> = frames
             .iter()
             .flat_map(|frame| frame.bytes.iter().copied())
@@ -204,6 +208,7 @@ impl Writer {
         }
         let segment = self.segments.get(&kind).expect("just written to");
         let (number, mut offset) = (segment.number, segment.len - bytes.len() as u64);
+        self.unsynced.insert(number, segment.file.clone());
         for frame in frames {
             let len = frame.bytes.len();
             let sealed = FrameRef {
@@ -218,7 +223,7 @@ impl Writer {
             self.books.0.entry(number).or_default().add(&sealed);
             self.report(Report::Sealed(sealed));
         }
-        Ok(number)
+        Ok(())
     }
 
     fn append(&mut self, kind: StreamKind, bytes: &[u8]) -> io::Result<()> {

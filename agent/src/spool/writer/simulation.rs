@@ -6,6 +6,8 @@
 //! the others; a failed sync makes some of its sectors durable and never again
 //! the others. A crash comes at any operation, and a kill may cut one write.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,6 +19,7 @@ use gapscope_proto::host::{Anchor, Lag, ProbingEnded, ProbingStarted};
 use gapscope_proto::sample::{Outcome, Phase, Sample, Style};
 use gapscope_proto::time::Timestamp;
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use super::*;
 use crate::spool::settings::WhenFull;
@@ -58,8 +61,6 @@ struct Inner {
     faults: Faults,
     /// Whether any operation has failed in this life.
     has_failed: bool,
-    /// Whether a sync has, in this life.
-    has_forgotten: bool,
     capacity: usize,
     /// Operations until the crash.
     ops_left: Option<u32>,
@@ -138,6 +139,26 @@ impl Inner {
                 inode.durable.get(range.clone()) != Some(&inode.data[range])
             })
             .collect()
+    }
+
+    /// In good order: all is written, but for what a failed sync has dropped,
+    /// which shows now. Whether there was any.
+    fn reboot(&mut self) -> bool {
+        let mut has_forgotten = false;
+        self.durable_names = self.names.clone();
+        self.changes.clear();
+        for inode in &mut self.inodes {
+            for sector in Self::dirty(inode) {
+                if inode.forgotten.contains(&sector) {
+                    has_forgotten = true;
+                } else {
+                    Self::settle(inode, sector);
+                }
+            }
+            inode.forgotten.clear();
+            inode.data = inode.durable.clone();
+        }
+        has_forgotten
     }
 
     fn power_loss(&mut self) {
@@ -353,7 +374,6 @@ impl VfsFile for SimFile {
             }
         }
         if fails {
-            inner.has_forgotten = true;
             Err(inner.fail("sync"))
         } else {
             Ok(())
@@ -479,9 +499,6 @@ struct Truth {
     acked: u64,
     /// Gone without a word, because not even the state could be saved.
     silent: BTreeSet<u64>,
-    /// A sync failed, and the process that knew is gone: what the kernel has
-    /// dropped looks whole until power is lost. Nobody can tell then.
-    suspect: bool,
     /// In this life.
     held: BTreeMap<u64, FrameRef>,
     lost: Vec<Loss>,
@@ -643,11 +660,6 @@ impl World {
             truth.held.clear();
             truth.lost.clear();
         }
-        if std::mem::take(&mut self.disk.inner().has_forgotten) {
-            self.streams
-                .values_mut()
-                .for_each(|truth| truth.suspect = true);
-        }
         self.listen();
         self.check_start(may_lose, &known_lost);
         self.disk.inner().ops_left = None;
@@ -704,8 +716,7 @@ impl World {
                     || leftover
                         .iter()
                         .any(|(s, range)| s == stream && range.contains(&seq));
-                if (self.was_unsaved || truth.suspect) && !is_held && !is_lost && seq > truth.acked
-                {
+                if self.was_unsaved && !is_held && !is_lost && seq > truth.acked {
                     truth.silent.insert(seq);
                 }
                 assert!(
@@ -940,11 +951,12 @@ impl World {
             return;
         }
         self.listen();
-        let failed = self.disk.inner().has_failed;
+        let mut failed = self.disk.inner().has_failed;
         self.was_unsaved = self.writer().ledger.has_failed;
         self.writer = None;
         if reboot {
             self.boot += 1;
+            failed |= self.disk.inner().reboot();
         }
         {
             let mut inner = self.disk.inner();
@@ -1002,11 +1014,25 @@ fn cases() -> u32 {
         .unwrap_or(100)
 }
 
+/// The same cases each time, or with `GAPSCOPE_CASES` other ones each time, or
+/// those of `GAPSCOPE_SEED`. It is shown with a failure.
+fn seed() -> RngSeed {
+    let fresh = || RandomState::new().build_hasher().finish();
+    let seed = match std::env::var("GAPSCOPE_SEED") {
+        Ok(seed) => seed.parse().expect("GAPSCOPE_SEED is a number"),
+        Err(_) if std::env::var_os("GAPSCOPE_CASES").is_some() => fresh(),
+        Err(_) => 1,
+    };
+    eprintln!("GAPSCOPE_SEED={seed}, {} cases", cases());
+    RngSeed::Fixed(seed)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: cases(),
         max_shrink_iters: 2_000,
         failure_persistence: None,
+        rng_seed: seed(),
         ..ProptestConfig::default()
     })]
 

@@ -13,7 +13,7 @@ use crate::spool::Report;
 use crate::spool::disk::Kind;
 use crate::spool::recover::{Counts, Recovered, Recovery, merged};
 use crate::spool::state::{OLD_LOSSES, OLD_NUMBERS};
-use crate::spool::sync::{Job, Sealed};
+use crate::spool::sync::Job;
 
 impl Writer {
     pub(super) fn recover(&mut self, state: &State, boot: &str) -> std::io::Result<Counts> {
@@ -29,8 +29,9 @@ impl Writer {
         }
         let segments = self.disk.files(Kind::Segment)?;
         let tails = self.disk.files(Kind::Tail)?;
+        let mut is_whole = true;
         for (number, len) in &segments {
-            self.read_segment(*number, *len, &mut recovery);
+            is_whole &= self.read_segment(*number, *len, &mut recovery);
         }
         let mut read_tails = Vec::new();
         for (number, len) in tails {
@@ -40,14 +41,18 @@ impl Writer {
                         read_tails.push((number, len));
                     }
                 }
-                Err(error) => tracing::error!(tail = number, %error, "a spool file cannot be read"),
+                Err(error) => {
+                    tracing::error!(tail = number, %error, "a spool file cannot be read");
+                    is_whole = false;
+                }
             }
         }
         let found = recovery.finish();
         for frame in &found.sealed {
             self.books.0.entry(frame.segment).or_default().add(frame);
         }
-        self.enter_streams(state, &found);
+        // In the same boot, nothing beyond what is found was written.
+        self.enter_streams(state, &found, is_whole && !power_lost);
         for frame in &found.sealed {
             self.report(Report::Sealed(*frame));
         }
@@ -59,11 +64,13 @@ impl Writer {
         for loss in found.losses {
             self.declare(loss);
         }
+        let books = &self.books;
+        self.ledger.prune(|stream| books.hold(stream));
         // What is declared has to be durable before the tails go that show it.
         self.save_now();
         self.old_tails = read_tails;
         self.seal_leftover();
-        self.sync_all_and_close();
+        self.sync_all();
         // Segments without one sound frame are of no more use.
         self.remove_acked();
         self.syncer.run_all();
@@ -79,7 +86,8 @@ impl Writer {
         Ok(found.counts)
     }
 
-    fn read_segment(&mut self, number: u64, len: u64, recovery: &mut Recovery) {
+    /// Whether it could be read.
+    fn read_segment(&mut self, number: u64, len: u64, recovery: &mut Recovery) -> bool {
         match self.disk.read(Kind::Segment, number) {
             Ok(bytes) => {
                 let is_newer = recovery.segment(number, &bytes);
@@ -98,19 +106,23 @@ impl Writer {
                         ..Book::default()
                     },
                 );
+                true
             }
             // Left alone: it may be readable the next time.
             Err(error) => {
                 tracing::error!(segment = number, %error, "a spool file cannot be read");
+                false
             }
         }
     }
 
     /// Streams of earlier incarnations, of which something is to be delivered.
-    fn enter_streams(&mut self, state: &State, found: &Recovered) {
+    fn enter_streams(&mut self, state: &State, found: &Recovered, is_all: bool) {
         for known in &state.streams {
+            let found = found.ends.get(&known.stream).copied().unwrap_or(0);
+            let reserved = known.reserved.filter(|_| !is_all).unwrap_or(0);
             self.ledger
-                .old_stream(known.stream, known.floor, known.reserved);
+                .old_stream(known.stream, known.floor, found.max(reserved));
         }
         // Of which the state knows nothing: written by an older version, or the
         // state is lost. What comes before is taken for delivered; if it is not,
@@ -127,8 +139,7 @@ impl Writer {
             *known = (first.min(known.0), last.max(known.1));
         }
         for (stream, (first, last)) in ranges {
-            // Nor is it known whether it is durable.
-            self.ledger.old_stream(stream, first - 1, Some(last));
+            self.ledger.old_stream(stream, first - 1, last);
         }
     }
 
@@ -139,57 +150,37 @@ impl Writer {
         let (host, samples): (Vec<_>, Vec<_>) = leftover
             .into_iter()
             .partition(|frame| frame.stream.kind == StreamKind::Host);
-        let mut written = Vec::new();
         for (kind, frames) in [(StreamKind::Host, host), (StreamKind::Samples, samples)] {
             if frames.is_empty() {
                 continue;
             }
             // They stand in tails: nothing has to go for them.
-            match self.write_segment(kind, frames, false) {
-                Ok(number) => written.push(number),
-                Err((error, frames)) => {
-                    tracing::error!(%error, "what stands in tails cannot be sealed yet");
-                    self.leftover.extend(frames);
-                }
+            if let Err((error, frames)) = self.write_segment(kind, frames, false) {
+                tracing::error!(%error, "what stands in tails cannot be sealed yet");
+                self.leftover.extend(frames);
             }
         }
         if !self.leftover.is_empty() {
             self.unsealed_since_ns = Some(self.clock.raw_ns());
             return;
         }
-        let files = self.segments.values().map(|s| s.file.clone()).collect();
-        let sealed = Sealed {
-            segments: written,
-            tails: std::mem::take(&mut self.old_tails),
-            closed: Vec::new(),
-        };
-        self.syncer.send(Job::Seal(sealed, files));
+        self.sync_sealed();
     }
 
-    /// Makes everything that is held durable, whatever the policy; then nothing
-    /// of the streams that have ended can get lost any more.
-    pub(super) fn sync_all_and_close(&mut self) {
-        if !self.leftover.is_empty() {
-            return;
-        }
-        let closed = self
-            .ledger
-            .open_streams()
-            .filter(|stream| !self.open.contains_key(stream))
-            .collect::<Vec<_>>();
-        if closed.is_empty() {
-            return;
-        }
+    /// Makes everything that is held durable, as far as the disk tells the truth,
+    /// whatever the policy.
+    pub(super) fn sync_all(&mut self) {
         let mut files = Vec::new();
         for number in self.books.0.keys() {
             match self.disk.open_small(&Kind::Segment.name(*number)) {
                 Ok(file) => files.push(file),
                 Err(error) => {
                     tracing::error!(segment = number, %error, "cannot be synced");
-                    return;
                 }
             }
         }
-        self.syncer.send(Job::Close(closed, files));
+        if !files.is_empty() {
+            self.syncer.send(Job::Settle(files));
+        }
     }
 }
