@@ -4,6 +4,8 @@
 //!
 //! `GAPSCOPE_AGENTS` changes how many there are.
 
+#![expect(clippy::print_stdout, reason = "what is measured is printed")]
+
 mod common;
 
 use std::net::SocketAddr;

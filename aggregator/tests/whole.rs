@@ -419,7 +419,7 @@ fn a_spool_becomes_a_run_and_twice_adds_nothing() {
     let parent = tempfile::tempdir().expect("a folder");
     let data = tempfile::tempdir().expect("a folder");
     let made = spool(parent.path());
-    assert_eq!(find(parent.path()), [made.folder.clone()]);
+    assert_eq!(find(parent.path()), std::slice::from_ref(&made.folder));
     let taken = take(&made.folder, made.run, data.path()).expect("taken in");
     assert_eq!((taken.samples, taken.host, taken.lost), (12, 3, 0));
     assert!(taken.is_new && taken.state == RunState::Closed);

@@ -4,6 +4,8 @@
 //!
 //! `GAPSCOPE_KILLS=300` makes the kill tests long, `GAPSCOPE_SEED` repeats one.
 
+#![expect(clippy::print_stdout, reason = "what is measured is printed")]
+
 mod common;
 mod counting;
 

@@ -11,6 +11,8 @@
 //!
 //! `GAPSCOPE_SEEDS=20000` runs more seeds, `GAPSCOPE_SEED=n` one.
 
+#![expect(clippy::print_stdout, reason = "what is measured is printed")]
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use gapscope_agent::spool::{FrameRef, Loss, LossReason, Report};
