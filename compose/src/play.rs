@@ -399,10 +399,19 @@ impl<'a> Player<'a> {
             .iter()
             .find(|subject| subject.name == step.subject && scope != FaultScope::Mark)
             .and_then(|subject| subject.identity.clone());
+        // What nobody could do is a note without a subject, so that nobody is judged
+        // by it.
+        let (subject, detail) = match scope {
+            FaultScope::Mark => (
+                String::new(),
+                format!("not done to {}: {}", step.subject, applied.detail),
+            ),
+            _ => (step.subject.clone(), applied.detail),
+        };
         let mut fault = Fault {
             id: 0,
             step: step.action.as_str().to_owned(),
-            subject: step.subject.clone(),
+            subject,
             identity,
             scope,
             clock: self.clock.key(),
@@ -411,7 +420,7 @@ impl<'a> Player<'a> {
             held_cut: None,
             gone: None,
             cleared: None,
-            detail: applied.detail,
+            detail,
         };
         fault.id = self.record.record(&fault).await?;
         self.open.push(Open {

@@ -153,7 +153,9 @@ pub fn look(series: &ClientSeries, fault: &LocalFault, deadline_ns: i64, blind: 
         }
         if worth == Worth::Good {
             seen.back_at = seen.back_at.or(Some(probe.finished));
-        } else {
+        } else if worth != Worth::Late || evidence.bad == 0 {
+            // A client that came back from errors does not go again because one
+            // answer, long after, was late.
             seen.back_at = None;
         }
         if probe.outcome == Outcome::Ok {

@@ -249,19 +249,21 @@ impl Row {
             .filter(|w| matches!(w.scope, Scope::Client(_)))
     }
 
-    /// The client's window with the largest upper bound (ongoing ones first).
+    /// The client's window that can have lasted longest, of what was seen of it.
     pub fn longest_outage(&self) -> Option<&Window> {
         self.client_windows().max_by_key(|w| longest_key(w))
     }
 }
 
-/// Orders windows by what they can have lasted.
-pub fn longest_key(window: &Window) -> (bool, i64, i64) {
+/// Orders windows by what was seen of them: the upper bound, or, where one is open,
+/// how long it was seen. A late answer just before the end must not stand for an
+/// outage of seconds.
+pub fn longest_key(window: &Window) -> (i64, bool, i64) {
     (
-        window.upper_ns.is_none(),
         window
             .upper_ns
             .unwrap_or(window.lower_ns.max(window.gap_ns.unwrap_or(0))),
+        window.upper_ns.is_none(),
         window.lower_ns,
     )
 }

@@ -37,7 +37,7 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
     for line in lines(&found) {
         data(line);
     }
-    Ok(if found.is_sound() {
+    Ok(if found.is_whole() {
         Exit::Ok
     } else {
         Exit::DataLost
@@ -63,6 +63,10 @@ fn lines(found: &Verified) -> Vec<String> {
         found.missing
     ));
     lines.push(match (found.damage.len(), found.lacking.len()) {
+        (0, 0) if found.open > 0 => format!(
+            "open: what is stored is sound ({} files); whether it is all is not known",
+            found.files
+        ),
         (0, 0) => format!(
             "sound: {} files read whole, nothing is missing",
             found.files

@@ -103,7 +103,14 @@ pub(super) fn closing(analysis: &Analysis) -> Option<String> {
         .caveats
         .iter()
         .any(|caveat| caveat.code == "one_fault")
-        .then(|| "One fault of a kind cannot tell luck from behaviour: repeat it.".to_owned())
+        .then(|| {
+            if !repeat::all(analysis).is_empty() {
+                "Some faults came once only: one of a kind cannot tell luck from behaviour."
+            } else {
+                "One fault of a kind cannot tell luck from behaviour: repeat it."
+            }
+            .to_owned()
+        })
 }
 
 fn without_fault(rows: &[&Row]) -> String {

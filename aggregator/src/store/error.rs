@@ -30,6 +30,9 @@ pub enum StoreError {
         /// Why.
         source: PolarsError,
     },
+    /// The folder is a benchmark's, which has no clients that are watched over time.
+    #[error("`{}` is a benchmark of `gapscope-lab overhead`: only `report` and `compare` read it", .0.display())]
+    IsBenchmark(PathBuf),
     /// The file is not what it should be.
     #[error("`{}` is damaged: {why}", path.display())]
     Damaged {

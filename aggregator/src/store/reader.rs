@@ -22,6 +22,7 @@ use super::frame;
 use super::loss::LossRecord;
 use super::manifest::{FORMAT_VERSION, Manifest, RunState};
 use super::schema::{self, CLOCK_ANCHORS, CLOCK_EXCHANGES, CONTROL, HostTable, LAG, LEDGER_READS};
+use crate::overhead::store::is_overhead;
 
 /// A parquet file that is to be read.
 #[derive(Debug, Clone)]
@@ -369,7 +370,11 @@ impl RunFolder {
     /// # Errors
     /// When there is none, several, or it cannot be opened.
     pub fn find(data: &Path, wanted: &str) -> Result<Self, StoreError> {
-        Self::open(&find_path(data, wanted)?)
+        let path = find_path(data, wanted)?;
+        if is_overhead(&path) {
+            return Err(StoreError::IsBenchmark(path));
+        }
+        Self::open(&path)
     }
 
     /// Where it is.

@@ -18,7 +18,7 @@ use super::checksum;
 use super::error::StoreError;
 use super::footer::{self, StreamKey};
 use super::loss::kind_word;
-use super::manifest::{Manifest, RunState};
+use super::manifest::Manifest;
 use super::merge::ROW_GROUP;
 use super::reader::{
     Care, Part, RunFolder, host_parts, manifest_text, read_losses, read_rows, sample_parts,
@@ -40,6 +40,9 @@ pub struct Verified {
     pub lost: (u64, u64),
     /// Samples announced and neither here nor declared lost.
     pub missing: u64,
+    /// Starts of agents that never said how their probing ended: what their spools
+    /// still hold is not known.
+    pub open: usize,
     /// What is wrong with what is stored, in sentences.
     pub damage: Vec<String>,
     /// What is not here, in sentences.
@@ -49,7 +52,12 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// Nothing is damaged, nothing is missing.
+    /// Nothing is damaged, nothing is known to be missing, and nobody may hold more.
+    pub fn is_whole(&self) -> bool {
+        self.is_sound() && self.open == 0
+    }
+
+    /// Nothing is damaged, nothing is known to be missing.
     pub fn is_sound(&self) -> bool {
         self.damage.is_empty() && self.lacking.is_empty()
     }
@@ -391,10 +399,11 @@ fn check_books(manifest: &Manifest, found: &mut Verified) {
                         ended.sampled
                     ),
                 ),
-                None if entry.started.is_some() && manifest.state != RunState::Running => {
+                None if entry.started.is_some() => {
+                    found.open += 1;
                     remarks.push(format!(
-                        "agent {} (start {}): it never said how its probing ended; its spool may \
-                         hold more",
+                        "agent {} (start {}): it has not said how its probing ended; its spool \
+                         may hold more",
                         agent.agent_id, entry.incarnation
                     ));
                 }
