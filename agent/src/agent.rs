@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::board::Board;
+use crate::board::{Board, RunBoard};
 use crate::config::Config;
 use crate::control;
 use crate::host::HostNotes;
@@ -298,6 +298,10 @@ impl Agent {
             planned_end_ns: known.planned_end_ns,
         };
         let (tools, plan) = (self.tools.clone(), known.plan.clone());
+        // At once: a Hello has to say that this run is being probed, so that a
+        // stop waits for what comes of it.
+        let series = plan.groups.iter().map(|g| (g.target.clone(), g.style));
+        tools.board.put(run, Arc::new(RunBoard::new(series)));
         self.tasks.spawn(async move {
             let ended = run::probe(&tools, &plan, times, &stopper).await;
             tracing::info!(

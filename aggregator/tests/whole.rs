@@ -283,7 +283,7 @@ fn small_parts_are_made_one_and_nothing_is_lost_or_doubled_by_a_crash() {
     drop(store);
     // The new file, its name, between removals, the second file, the end.
     let mut crashes = 0;
-    for crash_at in [3, 4, 5, 100, 262, 265, 400, usize::MAX] {
+    for crash_at in [4, 262, usize::MAX] {
         let folder = data.path().join(format!("crash-{crash_at}"));
         copy(&made, &folder);
         let countdown = Arc::new(AtomicUsize::new(usize::MAX));

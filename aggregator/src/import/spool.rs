@@ -1,24 +1,27 @@
 //! Reads the spool that an agent left behind, without the agent.
 //!
 //! A spool is a folder of files full of frames: sealed ones in segments, the same
-//! records once more in tails until these are removed, and a list of declared
-//! losses. Frames are put in order by seq; what comes twice is told apart when it
-//! is taken in, by seq too. Nothing is written here: an agent that comes back
+//! records once more in tails until these are removed, and a state: declared
+//! losses, how far each stream is acknowledged, which numbers were reserved.
+//! Frames are put in order by seq; what comes twice is told apart when it is
+//! taken in, by seq too. Nothing is written here: an agent that comes back
 //! after all brings the same records again, and they count once.
 //!
-//! What it cannot know: records that were removed from the spool because another
-//! aggregator had acknowledged them. They are a hole here.
+//! What it cannot know: what stood in records that an aggregator had acknowledged
+//! and the agent then removed; whether power was lost, if the spool was copied
+//! from another host or has outlived a restart of its own.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use gapscope_proto::clock::ClockKey;
-use gapscope_proto::frame::{Found, Frame, FrameError, StreamId, walk};
+use gapscope_proto::clock::{Clock, ClockKey, SystemClock};
+use gapscope_proto::frame::{Found, Frame, FrameError, StreamId, StreamKind, walk};
 use gapscope_proto::ids::{AgentId, RunId};
 use gapscope_proto::plan::RunPlan;
 use gapscope_proto::small_file;
+use gapscope_proto::spool::{self as layout, Loss, STATE_FILE, State, StateError};
 use rustix::fs::{FlockOperation, flock};
 use serde::Deserialize;
 
@@ -72,23 +75,6 @@ pub struct NotedRun {
     pub planned_end_ns: i64,
 }
 
-/// Records that the agent says will never come.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct NotedLoss {
-    /// Of which stream.
-    pub stream: StreamId,
-    /// First seq.
-    pub first: u64,
-    /// Last seq.
-    pub last: u64,
-    /// At least so many had been measured.
-    pub count_min: u64,
-    /// At most so many.
-    pub count_max: u64,
-    /// Why.
-    pub reason: String,
-}
-
 /// Where a stretch of a stream is to be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
@@ -100,7 +86,7 @@ pub enum Source {
         range: std::ops::Range<usize>,
     },
     /// Nowhere: declared lost.
-    Lost(NotedLoss),
+    Lost(Loss),
     /// Nowhere: the frame's header is sound, its body is not.
     Broken,
 }
@@ -127,6 +113,16 @@ impl Piece {
     }
 }
 
+/// How far a stream had got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Some aggregator had acknowledged everything up to here.
+    pub floor: u64,
+    /// Records up to here may have been measured and be gone, because power may
+    /// have been lost since. None: what was written is there.
+    pub reserved: Option<u64>,
+}
+
 /// A spool, looked through.
 #[derive(Debug)]
 pub struct Spool {
@@ -136,6 +132,10 @@ pub struct Spool {
     pub runs: BTreeMap<RunId, NotedRun>,
     /// What there is of each stream, by first seq.
     pub streams: BTreeMap<StreamId, Vec<Piece>>,
+    /// How far streams had got, where the spool's state tells.
+    pub known: BTreeMap<StreamId, Known>,
+    /// The state is damaged: losses that were declared there are not known.
+    pub is_state_damaged: bool,
     /// Bytes that are no sound frame.
     pub damaged_bytes: u64,
     /// Held so that no agent begins to write meanwhile.
@@ -210,22 +210,15 @@ impl Spool {
             agent,
             runs: BTreeMap::new(),
             streams: BTreeMap::new(),
+            known: BTreeMap::new(),
+            is_state_damaged: false,
             damaged_bytes: 0,
             _lock: lock,
         };
         for run in small::<Vec<NotedRun>>(&folder.join("runs.json"))?.unwrap_or_default() {
             spool.runs.insert(run.plan.run_id, run);
         }
-        for loss in small::<Vec<NotedLoss>>(&folder.join("losses.json"))?.unwrap_or_default() {
-            if loss.first >= 1 && loss.first <= loss.last {
-                let piece = Piece {
-                    first: loss.first,
-                    last: loss.last,
-                    source: Source::Lost(loss.clone()),
-                };
-                spool.streams.entry(loss.stream).or_default().push(piece);
-            }
-        }
+        spool.heed_state(folder)?;
         for path in numbered(folder).map_err(io_error(folder))? {
             spool.look_through(&path)?;
         }
@@ -233,6 +226,53 @@ impl Spool {
             pieces.sort_by_key(|piece| (piece.first, piece.rank(), piece.last));
         }
         Ok(spool)
+    }
+
+    /// What is known beside the frames.
+    fn heed_state(&mut self, folder: &Path) -> Result<(), SpoolError> {
+        let path = folder.join(STATE_FILE);
+        let state = match small_file::read(&path, SMALL_MOST) {
+            // The layout before there was a state.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => State {
+                losses: small(&folder.join("losses.json"))?.unwrap_or_default(),
+                ..State::default()
+            },
+            Err(error) => return Err(io_error(&path)(error)),
+            Ok(bytes) => match layout::decode(&bytes) {
+                Ok(found) => found.state,
+                Err(StateError::Damaged) => {
+                    self.is_state_damaged = true;
+                    State::default()
+                }
+                Err(error @ StateError::Version(_)) => {
+                    return Err(SpoolError::Damaged {
+                        path,
+                        why: format!("{error}; import it with a newer gapscope-aggregator"),
+                    });
+                }
+            },
+        };
+        // As long as the boot lasts in which it was written, what was written is
+        // there.
+        let power_lost = state.boot != Some(SystemClock::new().key().boot_id);
+        for known in state.streams {
+            let known_here = Known {
+                floor: known.floor,
+                reserved: known.reserved.filter(|_| power_lost),
+            };
+            self.known.insert(known.stream, known_here);
+        }
+        for loss in state.losses {
+            if loss.first >= 1 && loss.first <= loss.last {
+                let piece = Piece {
+                    first: loss.first,
+                    last: loss.last,
+                    source: Source::Lost(loss),
+                };
+                self.streams.entry(loss.stream).or_default().push(piece);
+            }
+        }
+        Ok(())
     }
 
     fn look_through(&mut self, path: &Path) -> Result<(), SpoolError> {
@@ -283,6 +323,16 @@ impl Spool {
         let mut ids: Vec<RunId> = self.streams.keys().map(|stream| stream.run).collect();
         ids.dedup();
         ids
+    }
+
+    /// Streams of a run, host records before samples: they tell whether the
+    /// samples are all there.
+    pub fn streams_of(&self, run: RunId) -> Vec<StreamId> {
+        let all = self.streams.keys().chain(self.known.keys());
+        let mut streams: Vec<StreamId> = all.filter(|s| s.run == run).copied().collect();
+        streams.sort_by_key(|s| (s.incarnation, s.kind == StreamKind::Samples));
+        streams.dedup();
+        streams
     }
 }
 

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
 use gapscope_proto::ids::{AgentId, Incarnation, RunId};
+use gapscope_proto::spool::LossReason;
 
 use super::new_run::{self, Clocks};
-use super::spool::{NotedRun, Piece, Reader, Source, Spool, SpoolError};
+use super::spool::{Known, NotedRun, Piece, Reader, Source, Spool, SpoolError};
 use crate::ingest::admit::{Admission, admit, cut_loss};
 use crate::ingest::ending::missing;
 use crate::ingest::run::GROUP_RECORDS;
@@ -112,8 +113,18 @@ pub fn take_in(spool: &Spool, run: RunId, data: &Path, now: &Now) -> Result<Take
     if let Some(noted) = noted {
         taking.complete_plan(noted);
     }
-    for (stream, pieces) in spool.streams.iter().filter(|(s, _)| s.run == run) {
-        taking.stream(stream, pieces)?;
+    for stream in spool.streams_of(run) {
+        let pieces = spool.streams.get(&stream).map_or(&[][..], Vec::as_slice);
+        let known = spool.known.get(&stream).copied();
+        let told = taking.stream(&stream, pieces, known)?;
+        taking.rest(&stream, told, known, now);
+    }
+    if spool.is_state_damaged && taking.taken.is_something() {
+        taking.store.add_caveat(format!(
+            "the state of the spool of agent `{}` is damaged: why records are missing, and \
+             whether there were more, is not known",
+            spool.agent
+        ));
     }
     taking.close(now)?;
     taking.taken.state = taking.store.manifest().state;
@@ -177,12 +188,23 @@ impl Taking {
         });
     }
 
-    fn stream(&mut self, stream: &StreamId, pieces: &[Piece]) -> Result<(), TakeInError> {
-        let key = StreamKey {
+    fn key(&self, stream: &StreamId) -> StreamKey {
+        StreamKey {
             agent_id: self.agent.clone(),
             incarnation: stream.incarnation,
             kind: stream.kind,
-        };
+        }
+    }
+
+    /// Takes in what there is of a stream; returns the last seq that a damaged
+    /// frame's header tells of.
+    fn stream(
+        &mut self,
+        stream: &StreamId,
+        pieces: &[Piece],
+        known: Option<Known>,
+    ) -> Result<u64, TakeInError> {
+        let key = self.key(stream);
         // The last seq that a damaged frame's header tells of.
         let mut told = 0;
         for piece in pieces {
@@ -199,13 +221,8 @@ impl Taking {
                     }
                     continue;
                 }
-                Admission::Gap { expected } => {
-                    let reason = if told >= expected {
-                        "corrupt"
-                    } else {
-                        "not_in_spool"
-                    };
-                    self.lose(&key, (expected, piece.first - 1), None, reason);
+                Admission::Gap { .. } => {
+                    self.lose_up_to(&key, piece.first - 1, told, known);
                     0
                 }
             };
@@ -223,7 +240,7 @@ impl Taking {
                         loss.count_max,
                     );
                     let counts = Some((least.min(most), most));
-                    self.lose(&key, (first, piece.last), counts, &loss.reason);
+                    self.lose(&key, (first, piece.last), counts, loss.reason.as_str());
                 }
                 Source::Broken => {}
             }
@@ -231,11 +248,69 @@ impl Taking {
                 self.store.commit()?;
             }
         }
-        let admitted = self.store.admitted(&key);
-        if told > admitted {
-            self.lose(&key, (admitted + 1, told), None, "corrupt");
+        Ok(told)
+    }
+
+    /// Declares the hole before seq `last` and `last` itself. What had been
+    /// acknowledged had been delivered, to an aggregator with another data folder
+    /// or in a state of this one that was lost since; it may have been declared
+    /// lost itself, so its least is 0.
+    fn lose_up_to(&mut self, key: &StreamKey, last: u64, told: u64, known: Option<Known>) {
+        let delivered = last.min(known.map_or(0, |known| known.floor));
+        let expected = self.store.admitted(key) + 1;
+        if expected <= delivered {
+            let counts = Some((0, delivered - expected + 1));
+            self.lose(key, (expected, delivered), counts, "delivered_elsewhere");
         }
-        Ok(())
+        let expected = self.store.admitted(key) + 1;
+        if expected > last {
+            return;
+        }
+        let reason = match known {
+            Some(Known {
+                reserved: Some(_), ..
+            }) => LossReason::PowerLoss.as_str(),
+            Some(_) => LossReason::Corrupt.as_str(),
+            None if told >= expected => LossReason::Corrupt.as_str(),
+            None => "not_in_spool",
+        };
+        self.lose(key, (expected, last), None, reason);
+    }
+
+    /// Declares what is missing behind a stream's last piece.
+    fn rest(&mut self, stream: &StreamId, told: u64, known: Option<Known>, now: &Now) {
+        let key = self.key(stream);
+        let floor = known.map_or(0, |known| known.floor);
+        self.lose_up_to(&key, told.max(floor), told, known);
+        // Numbers are reserved ahead. While the run goes on its agent may yet use
+        // them: this may be a copy of its spool.
+        let Some(reserved) = known.and_then(|known| known.reserved) else {
+            return;
+        };
+        if !(now.is_over)(self.store.manifest()) {
+            return;
+        }
+        let admitted = self.store.admitted(&key);
+        let last = reserved.min(self.most(&key).unwrap_or(u64::MAX));
+        if last > admitted {
+            let counts = Some((0, last - admitted));
+            let reason = LossReason::PowerLoss.as_str();
+            self.lose(&key, (admitted + 1, last), counts, reason);
+        }
+    }
+
+    /// The last seq that a stream can have, where the end of the agent's probing
+    /// tells: it is the last host record, and has the number of samples.
+    fn most(&self, key: &StreamKey) -> Option<u64> {
+        let agents = &self.store.manifest().agents;
+        let agent = agents.iter().find(|agent| agent.agent_id == key.agent_id)?;
+        let mut entries = agent.incarnations.iter();
+        let entry = entries.find(|entry| entry.incarnation == key.incarnation)?;
+        let ended = entry.ended.as_ref()?;
+        Some(match key.kind {
+            StreamKind::Samples => ended.sampled,
+            StreamKind::Host => self.store.admitted(key),
+        })
     }
 
     fn append(&mut self, key: &StreamKey, frame: Frame, skip: u64) {

@@ -31,6 +31,8 @@ pub enum Command {
         entry: Box<AgentEntry>,
         /// Its streams for this run, with the last seq written.
         streams: Vec<(StreamId, u64)>,
+        /// Whether it says that it is probing for this run.
+        is_probing: bool,
         /// Durable seq of each, in the same order.
         reply: oneshot::Sender<Vec<u64>>,
     },

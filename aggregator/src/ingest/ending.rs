@@ -3,6 +3,8 @@
 //! Pure. An agent says how much it has measured (in its hello, and in the record
 //! that ends its probing); what it never said cannot be missed.
 
+use std::collections::HashMap;
+
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::host::Anchor;
 use gapscope_proto::ids::{AgentId, Incarnation};
@@ -36,6 +38,24 @@ pub fn missing(
         }
     }
     missing
+}
+
+/// What has not come of starts of agents that said they are `probing`, and from
+/// which nothing at all has arrived: an agent that has just come back.
+pub fn unheard(manifest: &Manifest, probing: &HashMap<AgentId, Incarnation>) -> Vec<String> {
+    let is_heard = |id: &AgentId, incarnation: Incarnation| {
+        let of_agent = manifest.agents.iter().filter(|a| a.agent_id == *id);
+        of_agent
+            .flat_map(|agent| &agent.incarnations)
+            .any(|entry| entry.incarnation == incarnation)
+    };
+    let mut silent: Vec<String> = probing
+        .iter()
+        .filter(|(id, incarnation)| !is_heard(id, **incarnation))
+        .map(|(id, _)| format!("agent `{id}`: all that its newest start has measured"))
+        .collect();
+    silent.sort();
+    silent
 }
 
 /// Nanoseconds since a run's planned end, negative before it: by our own clock,
@@ -118,6 +138,23 @@ mod tests {
         assert_eq!(since("a", anchor(1_110, 0)), 10);
         // After a reboot RAW began anew: wall time.
         assert_eq!(since("b", anchor(5, 50_130)), 30);
+    }
+
+    #[test]
+    fn an_agent_that_has_just_come_back_owes_what_it_measures() {
+        let mut manifest = manifest();
+        let agent: AgentId = "x".parse().expect("a name");
+        let (old, new) = (Incarnation::generate(), Incarnation::generate());
+        manifest.incarnation_mut(&agent, old).samples_committed = 9;
+        let probing = HashMap::from([(agent.clone(), new)]);
+        // The start before it is superseded, so nothing else would be missed.
+        assert_eq!(missing(&manifest, |_, i| i == old), Vec::<String>::new());
+        assert_eq!(
+            unheard(&manifest, &probing),
+            ["agent `x`: all that its newest start has measured"]
+        );
+        manifest.incarnation_mut(&agent, new).samples_committed = 1;
+        assert_eq!(unheard(&manifest, &probing), Vec::<String>::new());
     }
 
     #[test]

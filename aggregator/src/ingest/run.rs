@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
 use gapscope_proto::frame::StreamId;
-use gapscope_proto::ids::AgentId;
+use gapscope_proto::ids::{AgentId, Incarnation};
 use gapscope_proto::wire;
 use gapscope_proto::wire::aggregator_message::Kind;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -79,6 +79,9 @@ struct RunTask {
     clock: Arc<dyn Clock>,
     status: watch::Sender<Status>,
     sessions: HashMap<AgentId, Arc<Session>>,
+    /// Starts of agents that say they are probing for this run: they owe an end,
+    /// even if nothing has come from them yet.
+    probing: HashMap<AgentId, Incarnation>,
     intake: Intake,
     commit_at: Option<Instant>,
     retrying: bool,
@@ -108,6 +111,7 @@ pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken
         clock,
         status,
         sessions: HashMap::new(),
+        probing: HashMap::new(),
         intake: Intake::default(),
         commit_at: None,
         retrying: false,
@@ -220,8 +224,15 @@ impl RunTask {
                 session,
                 entry,
                 streams,
+                is_probing,
                 reply,
             } => {
+                if is_probing {
+                    self.probing
+                        .insert(session.agent.clone(), session.incarnation);
+                } else {
+                    self.probing.remove(&session.agent);
+                }
                 let durable = self.attach(session, *entry, &streams);
                 // The session may be gone already.
                 let _ = reply.send(durable);

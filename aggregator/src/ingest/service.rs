@@ -247,6 +247,7 @@ async fn welcome(
             session: session.clone(),
             entry: Box::new(entry.clone()),
             streams: streams.clone(),
+            is_probing: running.contains(&run),
             reply,
         };
         if handle.commands.send(attach).await.is_err() {

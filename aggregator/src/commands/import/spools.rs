@@ -54,6 +54,13 @@ fn one(folder: &Path, data: &Path) -> anyhow::Result<Exit> {
             folder.display()
         ));
     }
+    if spool.is_state_damaged {
+        output::note(format!(
+            "warning: the state of the spool `{}` is damaged; losses that were declared there \
+             are not known",
+            folder.display()
+        ));
+    }
     let runs = spool.run_ids();
     if runs.is_empty() {
         output::note(format!("the spool of agent `{}` is empty", spool.agent));

@@ -4,16 +4,19 @@ use tokio::time::Instant;
 
 use super::{GRACE_NS, LATE_MERGE, RunTask, SETTLE_NS};
 use crate::ingest::command::Closed;
-use crate::ingest::ending::{missing, since_planned_end};
+use crate::ingest::ending::{missing, since_planned_end, unheard};
 use crate::store::manifest::RunState;
 use crate::utc::rfc3339;
 
 impl RunTask {
     pub(super) fn missing(&self) -> Vec<String> {
-        missing(self.store.manifest(), |agent, incarnation| {
+        let manifest = self.store.manifest();
+        let mut lacking = missing(manifest, |agent, incarnation| {
             let session = self.sessions.get(agent);
             session.is_some_and(|session| session.incarnation != incarnation)
-        })
+        });
+        lacking.extend(unheard(manifest, &self.probing));
+        lacking
     }
 
     /// Nobody waits for a close longer than was said.
