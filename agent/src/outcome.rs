@@ -79,8 +79,18 @@ impl Verdict {
     }
 }
 
+/// Whether a character steers a terminal instead of being shown: what a server says
+/// must not.
+pub(crate) fn is_unprintable(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 fn shorten(text: &str) -> String {
-    text.chars().take(MAX_ERROR_CHARS).collect()
+    text.chars()
+        .take(MAX_ERROR_CHARS)
+        .map(|c| if is_unprintable(c) { '\u{fffd}' } else { c })
+        .collect()
 }
 
 /// The address could not be looked up.

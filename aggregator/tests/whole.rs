@@ -327,7 +327,7 @@ fn small_parts_are_made_one_and_nothing_is_lost_or_doubled_by_a_crash() {
         let live = fs::read_dir(folder.join("samples/live")).expect("is there");
         assert_eq!(live.count(), 0);
     }
-    assert_eq!(crashes, 7);
+    assert_eq!(crashes, 2);
 }
 
 // ------------------------------------------------------------------- import

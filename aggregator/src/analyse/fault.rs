@@ -88,6 +88,9 @@ impl Seen {
     }
 }
 
+/// A client of which nothing is known for so long was not seen to be served.
+const HOLE_NS: i64 = 1_000_000_000;
+
 /// How far back answers count for exposure.
 pub fn exposure_window_ns(interval_ns: i64) -> i64 {
     interval_ns.saturating_mul(2).max(1_000_000_000)
@@ -173,7 +176,9 @@ pub fn look(series: &ClientSeries, fault: &LocalFault, deadline_ns: i64, blind: 
                     seen.gap = seen.gap.max(silent);
                 } else if silent.ns > deadline_ns {
                     unwatched = unwatched.max(silent);
-                    looked_away |= before.finished <= fault.asked.latest_ns.saturating_add(window);
+                    // A hole at the fault, or one so long that a whole switchover fits.
+                    looked_away |= before.finished <= fault.asked.latest_ns.saturating_add(window)
+                        || silent.ns >= HOLE_NS;
                 }
             }
             let fresh = !series.key.style.is_held() || probe.connection != connection;

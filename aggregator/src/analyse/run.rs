@@ -101,7 +101,11 @@ impl Analysis {
 
     /// Data is missing, or nothing was tested by any judged fault.
     pub fn is_lossy_or_untested(&self) -> bool {
-        if self.conservation.lost.1 > 0 || !self.conservation.is_balanced {
+        let is_silent = |caveat: &Caveat| caveat.code == "agent_never_began";
+        if self.conservation.lost.1 > 0
+            || !self.conservation.is_balanced
+            || self.caveats.iter().any(is_silent)
+        {
             return true;
         }
         let mut verdicts = self
@@ -240,6 +244,21 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
             .flatten()
             .copied()
             .collect();
+        let longest = paused
+            .iter()
+            .map(|(from, to)| to.saturating_sub(*from))
+            .max();
+        if let Some(longest) = longest.filter(|longest| *longest > deadline_ns) {
+            caveats.push(Caveat::run(
+                "agent_stood_still",
+                format!(
+                    "agent {} itself stood still for up to {:.3} s: what its clients felt then, \
+                     late answers and latencies included, need not be the targets' doing",
+                    clock.agent,
+                    longest as f64 / 1e9
+                ),
+            ));
+        }
         let asked: Vec<i64> = times.iter().map(|t| t.asked.earliest_ns).collect();
         let horizons: Vec<(u32, i64, i64)> = times
             .iter()

@@ -26,6 +26,8 @@ use crate::utc::rfc3339;
 const REFUSAL_WAIT: Duration = Duration::from_secs(5);
 /// How much longer than asked for a run that cannot be written is waited for.
 const STUCK_WAIT: Duration = Duration::from_secs(5);
+/// Characters in a mark's text, subject or identity.
+const LONGEST_MARK: usize = 1_000;
 /// Between two reports to a watcher.
 const WATCH_EVERY: Duration = Duration::from_millis(500);
 
@@ -291,6 +293,23 @@ impl wire::control_server::Control for ControlService {
         let mut fault = request
             .fault
             .ok_or_else(|| Status::invalid_argument("there is no fault"))?;
+        for (what, text) in [
+            ("text", &fault.detail),
+            ("subject", &fault.subject),
+            ("step", &fault.step),
+            ("identity", &fault.identity),
+        ] {
+            if fault.clock.is_some() {
+                // The lab's own record.
+                break;
+            }
+            if text.chars().count() > LONGEST_MARK || text.contains(char::is_control) {
+                return Err(Status::invalid_argument(format!(
+                    "the {what} of a mark has at most {LONGEST_MARK} characters, none of which \
+                     steers a terminal"
+                )));
+            }
+        }
         let is_now = fault.clock.is_none();
         if is_now {
             fault.clock = Some((&self.hub.clock().key()).into());

@@ -176,7 +176,13 @@ fn limit(field: &Field, op: Op, text: &str) -> Result<Limit, String> {
         Unit::Seconds => crate::duration::parse(unquoted)
             .map(|ns| Limit::Number(ns as f64 / 1e9))
             .map_err(|why| format!("{why} (`{}` is a time)", field.name)),
-        Unit::Percent => number(unquoted.strip_suffix('%').unwrap_or(unquoted)).map(Limit::Number),
+        Unit::Percent => match unquoted.strip_suffix('%') {
+            Some(share) => number(share).map(Limit::Number),
+            None => Err(format!(
+                "`{unquoted}` has no unit: `{}` is a percentage, write 99.9%",
+                field.name
+            )),
+        },
         Unit::Count | Unit::Factor => number(unquoted)
             .map(Limit::Number)
             .map_err(|why| format!("{why} (`{}` has no unit)", field.name)),
