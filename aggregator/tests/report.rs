@@ -154,7 +154,7 @@ fn an_outage_that_is_not_over_is_printed_with_at_least() {
 fn a_run_without_a_sample_says_what_it_has() {
     let mut lab = Lab::new(standard("proxy"), 4 * S);
     let (reported, json) = lab.report();
-    assert_eq!(reported.exit, Exit::Ok);
+    assert_eq!(reported.exit, Exit::DataLost);
     assert!(caveats(&json).contains(&"agent_never_began"));
     lab.begin();
     lab.store.commit().expect("committed");
