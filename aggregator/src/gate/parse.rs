@@ -256,13 +256,6 @@ mod tests {
             Limit::Number(99.9),
             &[],
         );
-        check(
-            "available <99.9",
-            "available",
-            Op::Less,
-            Limit::Number(99.9),
-            &[],
-        );
         check("errors != 0", "errors", Op::IsNot, Limit::Number(0.0), &[]);
         check(
             "verdict >= 'State Lost'",
@@ -309,6 +302,7 @@ mod tests {
             "`colour` cannot be asked for",
         );
         refused("gap > 1s where target", "not KEY = WORD");
-        refused("available > nan", "no number");
+        refused("available > nan%", "no number");
+        refused("available < 0.999", "write 99.9%");
     }
 }
