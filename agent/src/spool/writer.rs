@@ -6,7 +6,7 @@
 //! it and is still in memory is written again (seq numbers make that harmless).
 //!
 //! A record is numbered only when its number is reserved durably (see
-//! [`ledger`]); reservations run seconds ahead, so that this waits for the disk
+//! `ledger`); reservations run seconds ahead, so that this waits for the disk
 //! once, when a run begins.
 
 mod books;

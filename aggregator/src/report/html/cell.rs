@@ -57,7 +57,7 @@ pub(super) fn log_code(ns: i64, up: bool) -> u16 {
     (whole.clamp(0.0, 65_533.0) as u16) + 1
 }
 
-/// Steps of [`log_code`] for a factor of ten.
+/// Steps of `log_code` for a factor of ten.
 pub const LOG_STEPS: f64 = 2_000.0;
 
 /// What touched one column of one strip.
