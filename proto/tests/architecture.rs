@@ -53,7 +53,6 @@ fn pure_modules_are_pure() {
         "agent/src/schedule.rs",
         "agent/src/outcome.rs",
         "agent/src/outcome",
-        "agent/src/trial/conclude.rs",
         "agent/src/probe/canary.rs",
         "agent/src/backoff.rs",
         "agent/src/uplink/session.rs",
