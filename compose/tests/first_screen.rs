@@ -60,7 +60,6 @@ async fn look(address: std::net::SocketAddr) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "not run yet: written while the machine was too busy to build it"]
 async fn each_kind_of_proxy_is_told() {
     let (one, two) = (backend("one").await, backend("two").await);
     // These servers do not say where they see us; the port is theirs.
@@ -144,7 +143,7 @@ fn config(db: &Backend, control: Option<&Backend>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "not run yet: written while the machine was too busy to build it"]
+#[ignore = "known fault: a probe in flight while its agent stands still makes the slots behind it waited"]
 async fn a_paused_agent_blames_nobody() {
     let db = backend("db").await;
     let folder = tempfile::tempdir().expect("a folder");
@@ -188,7 +187,6 @@ async fn a_paused_agent_blames_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "not run yet: written while the machine was too busy to build it"]
 async fn a_control_that_fails_is_said() {
     let (db, other) = (backend("db").await, backend("other").await);
     let folder = tempfile::tempdir().expect("a folder");
