@@ -40,6 +40,11 @@ pub fn stdout_columns() -> Option<usize> {
     columns(std::io::stdout())
 }
 
+/// Columns to print data in: those of a terminal, else 100.
+pub fn width() -> usize {
+    stdout_columns().unwrap_or(100).max(LEAST_WIDTH)
+}
+
 /// Shows progress on stderr: a live block on a terminal, else a line now and then.
 pub struct Screen {
     look: Look,
