@@ -91,6 +91,7 @@ fn simulate(case: &Case) -> ClientSeries {
             scheduled,
             started,
             finished,
+            blind_ns: 0,
             phase: gapscope_proto::sample::Phase::Query,
             outcome,
             cause,
