@@ -190,7 +190,8 @@ pub fn stretches(series: &ClientSeries, deadline_ns: i64, blind: &Blind) -> (Vec
                     _ => stretch.bad += 1,
                 }
                 if probe.is_own_timeout() {
-                    stretch.own_timeout_ns = stretch.own_timeout_ns.saturating_add(probe.took_ns());
+                    let own = probe.took_ns().saturating_sub(probe.blind_ns);
+                    stretch.own_timeout_ns = stretch.own_timeout_ns.saturating_add(own);
                 }
             }
         }
