@@ -42,7 +42,7 @@ fn pure_modules_are_pure() {
         "proto/src/batch.rs",
         "proto/src/frame.rs",
         "proto/src/spool.rs",
-        "proto/src/spool.rs",
+        "proto/src/plain.rs",
         "proto/src/plan.rs",
         "proto/src/fault.rs",
         "proto/src/convert.rs",

@@ -621,6 +621,9 @@ pub struct StartRunResponse {
     pub folder: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "3")]
     pub agents: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// what else probes the same targets
+    #[prost(string, repeated, tag = "4")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StopRunRequest {
