@@ -34,7 +34,7 @@ impl Caveat {
         }
     }
 
-    fn target(code: &'static str, target: &TargetName, text: impl Into<String>) -> Self {
+    pub(super) fn target(code: &'static str, target: &TargetName, text: impl Into<String>) -> Self {
         Self {
             code,
             target: Some(target.clone()),

@@ -8,9 +8,10 @@
 //! kind, [`across`] for several agents on one timeline ([`timeline`]), [`run`] for
 //! a run, with its faults by each clock ([`local`]), its [`books`] and what speaks
 //! against it ([`caveat`]), and what became of the rows that were written
-//! ([`ledger`]).
+//! ([`ledger`]); [`beside`] what is known that is no probe's.
 
 pub mod across;
+pub mod beside;
 pub mod books;
 pub mod caveat;
 pub mod changes;

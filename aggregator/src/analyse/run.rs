@@ -9,6 +9,7 @@ use gapscope_proto::ids::{AgentId, TargetName};
 use gapscope_proto::sample::Style;
 
 use super::across::{Across, across};
+use super::beside::{self, Beside};
 pub use super::books::Conservation;
 use super::books::balance;
 pub use super::caveat::Caveat;
@@ -77,6 +78,8 @@ pub struct Analysis {
     pub conservation: Conservation,
     /// What became of the rows that were written.
     pub ledger: Ledger,
+    /// What is known beside the probes.
+    pub beside: Beside,
     /// What is to be said against all this.
     pub caveats: Vec<Caveat>,
 }
@@ -351,6 +354,8 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
     left_out_caveats(&manifest, &load::left_out(folder)?, &mut caveats);
     let ledger = judge(load::written(folder)?, load::readings(folder)?);
     ledger_caveats(&ledger, &mut caveats);
+    let beside = beside::beside(folder, &agents)?;
+    caveats.extend(beside::caveats(&beside, &manifest));
     let (conservation, book_caveats) = balance(&manifest, &books, folder)?;
     caveats.extend(book_caveats);
     let all_arrived =
@@ -377,6 +382,7 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
         across,
         conservation,
         ledger,
+        beside,
         caveats,
     })
 }

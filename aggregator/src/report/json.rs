@@ -52,6 +52,15 @@
 //!                places[] agent, target, source, backend, counts {class: n},
 //!                strays, elsewhere, first_wrong[] client, slot, incarnation,
 //!                class, times; else null
+//! looks[]        connections looked at beside the probes: name, agent, at_s, why
+//!                ("start", "again", "switched", "rare"), error, addresses, peer,
+//!                local, seen_as, greeting {version, connection_id, capabilities,
+//!                auth_plugin} or null, tls {version, cipher} or null, server_tls
+//!                ("": the server sees none; null: it does not say), connection_id,
+//!                connection_id_again, connection_id_asked_alone, server_version,
+//!                backend, identity, shows[] in words
+//! addresses[]    which address served whom: name, agent, address, style, kind,
+//!                interval_s, clients, answers, bad, first_s, last_s
 //! clocks         likewise: as `gapscope-aggregator clock --format json`
 //! repetitions[]  step, subject, faults[] ids; rows[] name, style, kind, agent, first
 //!                and rest[] {repetition, verdict, gap_s, gap_is_at_least,
@@ -70,7 +79,7 @@ use gapscope_proto::plan::ClientKind;
 use gapscope_proto::sample::Cause;
 use serde_json::{Map, Value as Json, json};
 
-use super::{across, clock, ledger, model, repeat};
+use super::{across, beside, clock, ledger, model, repeat};
 use crate::analyse::fate::Exposure;
 use crate::analyse::latency::{Quantiles, Value};
 use crate::analyse::row::{FaultRow, Row, Scope, Split, Window};
@@ -131,6 +140,8 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
             "asked_utc": analysis.asked_utc(fault),
         })).collect::<Vec<_>>(),
         "ledger": ledger::json(&analysis.ledger),
+        "looks": beside::looks_json(analysis),
+        "addresses": beside::addresses_json(analysis),
         "conservation": {
             "due": c.due,
             "sampled": c.stored + c.lost.0 + c.in_spools,
