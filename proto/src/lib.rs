@@ -12,6 +12,7 @@ pub mod fault;
 pub mod frame;
 pub mod host;
 pub mod ids;
+pub mod pack;
 pub mod plan;
 pub mod sample;
 pub mod secret;

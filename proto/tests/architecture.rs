@@ -41,7 +41,7 @@ fn pure_modules_are_pure() {
         "proto/src/sample.rs",
         "proto/src/batch.rs",
         "proto/src/frame.rs",
-        "proto/src/spool.rs",
+        "proto/src/pack.rs",
         "proto/src/spool.rs",
         "proto/src/plan.rs",
         "proto/src/fault.rs",
