@@ -44,6 +44,7 @@ fn pure_modules_are_pure() {
         "proto/src/spool.rs",
         "proto/src/plain.rs",
         "proto/src/inspection.rs",
+        "proto/src/pack.rs",
         "proto/src/plan.rs",
         "proto/src/fault.rs",
         "proto/src/convert.rs",
