@@ -27,6 +27,8 @@ pub enum Command {
     Matrix(Box<Matrix>),
     /// Measure what proxies cost when nothing fails, against the server alone
     Overhead(Box<crate::overhead::options::Options>),
+    /// Measure gapscope's own speed, beside other programs
+    Bench(Box<crate::bench::options::Options>),
     /// List the shipped scenarios, and what a lab can be made of
     List,
     /// Check a scenario file and show what it would do
@@ -89,6 +91,10 @@ impl Up {
             faster: None,
             fault: None,
             like_lab08: false,
+            ascii: false,
+            dry_run: false,
+            yes: false,
+            hurt_others: false,
             no_jitter: false,
             seed: None,
             repeat: None,
@@ -167,6 +173,15 @@ pub struct Run {
     /// 30 s, the fault at exactly 10 s, a stopped backend killed after 2 s
     #[arg(long)]
     pub like_lab08: bool,
+    /// Say what would be done to whom, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do what the scenario says to what the lab did not start, without asking
+    #[arg(long)]
+    pub yes: bool,
+    /// Do it although the subject serves others, or may: they will be hurt
+    #[arg(long)]
+    pub hurt_others: bool,
     /// Do each step exactly when it is due, not at a random moment after
     #[arg(long)]
     pub no_jitter: bool,
@@ -185,6 +200,9 @@ pub struct Run {
         requires = "repeat"
     )]
     pub aim: Aim,
+    /// Draw the live strips with ASCII signs (by default where the locale is not UTF-8)
+    #[arg(long)]
+    pub ascii: bool,
     /// How to print the summary
     #[arg(long, default_value = "text")]
     pub format: Format,

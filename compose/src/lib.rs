@@ -7,6 +7,7 @@
 //! down; [`commands`] puts it all together. Nothing that was running before a lab
 //! is ever touched.
 
+pub mod bench;
 pub mod children;
 pub mod cli;
 pub mod clock_wait;
@@ -25,7 +26,6 @@ pub mod long_query;
 pub mod matrix;
 pub mod output;
 pub mod overhead;
-pub mod plain;
 pub mod play;
 pub mod programs;
 pub mod progress;
@@ -55,6 +55,7 @@ pub fn main_from<I: IntoIterator<Item = OsString>>(args: I) -> ExitCode {
     match args.get(1).and_then(|word| word.to_str()) {
         Some(exec::EXEC) => return exec::exec(rest()),
         Some(exec::JANITOR) => return exec::janitor(rest()),
+        Some(exec::DEADMAN) => return exec::deadman(rest()),
         Some(programs::AGENT) => return programs::agent(rest()),
         Some(programs::AGGREGATOR) => return programs::aggregator(rest()),
         _ => {}
@@ -87,8 +88,10 @@ fn threads() -> Result<tokio::runtime::Runtime> {
 
 fn dispatch(cli: Cli) -> Result<u8> {
     match cli.command {
-        Command::List => output::data(&commands::list::text()?),
-        Command::Check { scenario } => output::data(&commands::check::text(&scenario)?),
+        Command::List => output::data(&commands::list::text(output::columns_or_80())?),
+        Command::Check { scenario } => {
+            output::data(&commands::check::text(&scenario, output::columns_or_80())?);
+        }
         Command::Doctor { program } => {
             output::data(&commands::doctor::text(&program.into_iter().collect()));
         }
@@ -99,6 +102,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Overhead(options) => {
             return threads()?.block_on(commands::overhead::run(&options));
         }
+        Command::Bench(options) => return threads()?.block_on(commands::bench::run(&options)),
         Command::Down { name, all } => {
             let down = commands::down::down(name.as_deref(), all);
             output::data(&threads()?.block_on(down)?);
