@@ -271,6 +271,10 @@ fn write_frame(frame: &Frame, from: u64, out: &mut impl Write) -> io::Result<()>
                     HostRecord::Ended(ended) => ("ended", json!(ended)),
                     HostRecord::Ledger(entry) => ("ledger", json!(entry)),
                     HostRecord::Control(probes) => ("control", json!(probes)),
+                    HostRecord::Unknown(unknown) => (
+                        "unknown",
+                        json!({"kind": unknown.kind, "bytes": unknown.packed.len()}),
+                    ),
                 };
                 let mut line = line_of(&frame.stream, name);
                 line.insert("seq".into(), json!(seq));

@@ -19,7 +19,8 @@
 //!
 //! Integers are little-endian. The body of a samples frame is an array: the
 //! series, then each column of [`Columns`] as `bin` of LEB128 varints (signed
-//! ones zigzag). The body of a host frame is an array of records. CRC-32 is
+//! ones zigzag). The body of a host frame is an array of records; those that this
+//! build does not know are kept as they are ([`HostRecord::Unknown`]). CRC-32 is
 //! the one of IEEE 802.3.
 //!
 //! A reader that finds a broken frame looks for the next magic whose header
@@ -33,6 +34,8 @@ use crate::batch::{Columns, InvalidColumns, MAX_SAMPLES, Series};
 use crate::host::HostRecord;
 use crate::ids::{Incarnation, RunId};
 use crate::sample::Sample;
+
+pub(crate) mod host_body;
 
 /// First bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"GSF1";
@@ -179,10 +182,10 @@ impl Frame {
             return Err(FrameError::Header("first_seq"));
         }
         let body = match &self.body {
-            Body::Samples(columns) => rmp_serde::to_vec(&Packed::from(columns)),
-            Body::Host(records) => rmp_serde::to_vec(records),
-        }
-        .map_err(|error| FrameError::Body(error.to_string()))?;
+            Body::Samples(columns) => rmp_serde::to_vec(&Packed::from(columns))
+                .map_err(|error| FrameError::Body(error.to_string()))?,
+            Body::Host(records) => host_body::pack(records)?,
+        };
         if body.len() > MAX_BODY_LEN {
             return Err(FrameError::Header("body length"));
         }
@@ -226,17 +229,7 @@ impl Frame {
                 let packed: Packed = rmp_serde::from_slice(body).map_err(decode)?;
                 Body::Samples(packed.unpack(header.count as usize)?)
             }
-            StreamKind::Host => {
-                let records: Vec<HostRecord> = rmp_serde::from_slice(body).map_err(decode)?;
-                if records.len() != header.count as usize {
-                    return Err(FrameError::Body(format!(
-                        "{} records where the header says {}",
-                        records.len(),
-                        header.count
-                    )));
-                }
-                Body::Host(records)
-            }
+            StreamKind::Host => Body::Host(host_body::unpack(body, header.count as usize)?),
         };
         Ok((
             Self {

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use crate::control::service::state_word;
 use crate::exit::Exit;
 use crate::output::data;
 use crate::store::RunFolder;
@@ -26,13 +25,11 @@ pub struct Args {
 /// When there is no such run, or this build cannot read it.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
     let folder = RunFolder::find(&args.data, &args.run)?;
-    let manifest = folder.manifest();
-    let state = if folder.is_abandoned() {
-        "running, and nobody has it open"
-    } else {
-        state_word(manifest.state)
-    };
-    data(format_args!("run {}: {state}", manifest.run_id));
+    data(format_args!(
+        "run {}: {}",
+        folder.manifest().run_id,
+        folder.standing().as_str()
+    ));
     let found = verify(folder.path())?;
     for line in lines(&found) {
         data(line);

@@ -115,6 +115,8 @@ fn kind_of(record: &HostRecord) -> &'static str {
         HostRecord::Ended(_) => "ended",
         HostRecord::Control(_) => schema::CONTROL.kind,
         HostRecord::Ledger(_) => schema::LEDGER_READS.kind,
+        // Keeps its seq; no table takes it in.
+        HostRecord::Unknown(_) => "unknown",
     }
 }
 

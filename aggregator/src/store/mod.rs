@@ -26,6 +26,7 @@ pub mod merge;
 pub mod positions;
 pub mod reader;
 pub mod schema;
+pub(crate) mod stamp;
 pub mod verify;
 pub mod writer;
 

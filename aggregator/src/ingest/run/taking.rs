@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gapscope_proto::frame::{Body, Frame, StreamId};
+use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
 use gapscope_proto::ids::AgentId;
 use gapscope_proto::wire;
 use gapscope_proto::wire::aggregator_message::Kind;
@@ -29,7 +29,7 @@ impl RunTask {
         self.store.edit_manifest(|manifest| {
             for (stream, last) in streams {
                 let known = manifest.incarnation_mut(&agent, stream.incarnation);
-                if stream.kind == gapscope_proto::frame::StreamKind::Samples {
+                if stream.kind == StreamKind::Samples {
                     known.samples_announced = known.samples_announced.max(*last);
                 }
             }
@@ -102,6 +102,20 @@ impl RunTask {
         }
     }
 
+    /// Samples that are here already are left out, and counted.
+    fn count_repeated(&mut self, key: &StreamKey, first: u64, last: u64) {
+        let admitted = self.store.admitted(key);
+        if key.kind == StreamKind::Samples && first <= admitted {
+            let repeated = last.min(admitted) - first + 1;
+            self.store.edit_manifest(|manifest| {
+                manifest
+                    .incarnation_mut(&key.agent_id, key.incarnation)
+                    .samples_repeated += repeated;
+            });
+            self.commit_soon();
+        }
+    }
+
     fn note_late(&mut self) {
         if self.store.manifest().state != RunState::Running {
             self.store.add_caveat(
@@ -135,6 +149,7 @@ impl RunTask {
             },
             Body::Host(records) => Records::Host(records),
         };
+        self.count_repeated(&key(&session.agent, &stream), first, last);
         let Some(skip) = self.admission(session, &stream, first, last) else {
             return;
         };
