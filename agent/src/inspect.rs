@@ -13,12 +13,23 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::Failure;
 use crate::output;
-use crate::spool::look::{Held, Look, look};
+use crate::spool::look::{Held, Look, look, spools_below};
 use crate::spool::{Loss, SpoolError};
 
 const LOST: u8 = 4;
 
 fn open(folder: &Path) -> Result<Look, Failure> {
+    let below = spools_below(folder);
+    if !below.is_empty() {
+        let list: Vec<String> = below.iter().map(|p| p.display().to_string()).collect();
+        let mut failure = Failure::new(format!(
+            "`{}` is no spool itself; below it: {}",
+            folder.display(),
+            list.join(", ")
+        ));
+        failure.hint = Some("name one of them".into());
+        return Err(failure);
+    }
     look(folder).map_err(|error| {
         let why = match error {
             SpoolError::Io { error, .. } => error.to_string(),

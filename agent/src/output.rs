@@ -5,6 +5,8 @@
     reason = "the one place that prints"
 )]
 
+use gapscope_proto::plain;
+
 /// A line of data.
 pub(crate) fn data(line: &str) {
     println!("{line}");
@@ -12,9 +14,9 @@ pub(crate) fn data(line: &str) {
 
 /// An error with what to do about it.
 pub(crate) fn error(message: &str, hint: Option<&str>) {
-    eprintln!("error: {message}");
+    say(&format!("error: {message}"));
     if let Some(hint) = hint {
-        eprintln!("hint: {hint}");
+        say(&format!("hint: {hint}"));
     }
 }
 
@@ -58,21 +60,26 @@ pub(crate) fn live(line: &str) {
     eprint!("\r{line}\x1b[K");
 }
 
-/// Columns of the terminal that data goes to.
+/// Columns of what data goes to, if it is a terminal or `COLUMNS` says.
 pub(crate) fn columns() -> Option<usize> {
     columns_of(std::io::stdout())
 }
 
 fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
-    rustix::termios::tcgetwinsize(stream)
+    let terminal = rustix::termios::tcgetwinsize(stream)
         .ok()
-        .map(|size| usize::from(size.ws_col))
-        .filter(|columns| *columns > 0)
+        .map(|size| usize::from(size.ws_col));
+    plain::columns(terminal, std::env::var("COLUMNS").ok().as_deref())
+}
+
+/// A text for people, broken where it would not fit.
+fn say(text: &str) {
+    eprintln!("{}", plain::fitted(text, columns_of(std::io::stderr())));
 }
 
 /// A remark beside the data.
 pub(crate) fn note(message: &str) {
-    eprintln!("note: {message}");
+    say(&format!("note: {message}"));
 }
 
 /// Many lines of data.

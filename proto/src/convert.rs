@@ -7,12 +7,13 @@ use std::sync::Arc;
 use crate::batch::{Columns, Series};
 use crate::clock::ClockKey;
 use crate::fault::{Fault, FaultScope, Span, Subject};
-use crate::frame::{Body, Frame, StreamId, StreamKind};
+use crate::frame::{Body, FORMAT_VERSION, Frame, StreamId, StreamKind};
 use crate::host::{
     Anchor, ControlProbes, Exchange, HostFacts, HostRecord, Inspection, Lag, LedgerEntry,
     ProbingEnded, ProbingStarted,
 };
 use crate::ids::{Incarnation, RunId, TargetName};
+use crate::pack;
 use crate::plan::{ClientGroup, RunPlan, Timeouts};
 use crate::wire;
 
@@ -160,11 +161,33 @@ impl From<&Frame> for wire::Frame {
     }
 }
 
+/// As [`wire::Frame::from`], with samples packed, for an aggregator that takes them
+/// so. What cannot be packed goes as it is.
+pub fn packed_frame(frame: &Frame) -> wire::Frame {
+    let packed = match &frame.body {
+        Body::Samples(columns) => pack::pack(columns).ok(),
+        Body::Host(_) => None,
+    };
+    match packed {
+        Some(bytes) => wire::Frame {
+            stream: Some((&frame.stream).into()),
+            first_seq: frame.first_seq,
+            count: u32::try_from(frame.count()).unwrap_or(u32::MAX),
+            body: Some(wire::frame::Body::Packed(bytes)),
+        },
+        None => frame.into(),
+    }
+}
+
 impl TryFrom<wire::Frame> for Frame {
     type Error = InvalidMessage;
     fn try_from(frame: wire::Frame) -> Result<Self, InvalidMessage> {
         let stream = StreamId::try_from(&required("stream", frame.stream)?)?;
         let body = match (required("body", frame.body)?, stream.kind) {
+            (wire::frame::Body::Packed(bytes), StreamKind::Samples) => {
+                let columns = pack::unpack(FORMAT_VERSION, &bytes, frame.count as usize);
+                Body::Samples(columns.map_err(|error| invalid("packed", error))?)
+            }
             (wire::frame::Body::Samples(columns), StreamKind::Samples) => {
                 Body::Samples(columns.try_into()?)
             }

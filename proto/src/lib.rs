@@ -13,6 +13,8 @@ pub mod frame;
 pub mod host;
 pub mod ids;
 pub mod inspection;
+pub mod pack;
+pub mod plain;
 pub mod plan;
 pub mod sample;
 pub mod secret;

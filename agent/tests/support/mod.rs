@@ -524,6 +524,7 @@ impl Service {
                         heartbeat_ms: 2000,
                         committed,
                         clock: Some((&self.clock.key()).into()),
+                        takes_packed: true,
                     }))
                     .await;
                     if let Some(plan) = &self.manners.plan

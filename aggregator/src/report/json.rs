@@ -11,7 +11,8 @@
 //! conclusions[]  one sentence for each target; conclusions_note, of all, or null
 //! targets[]      one for each agent, target, style and kind of client
 //!   name, style, kind, agent, clients, interval_s
-//!   due, probed, ok, late, waited, waited_in_time, overslept, absent,
+//!   due, probed, ok, late, waited, waited_in_time, waited_no_data, overslept,
+//!   absent, blind (the agent stood still while it was out),
 //!   agent_errors, no_data          slots, see the report's books
 //!   answered_pct, availability_pct, healthy {due, probed, ok, answered_pct,
 //!   availability_pct}
@@ -21,6 +22,7 @@
 //!                                  larger
 //!   latency_ms_by_part, response_ms_by_part {healthy, during, after}
 //!   max_gap_s, max_gap_is_at_least, max_gap_has_no_data
+//!   unwatched_max_s                longest time of which nothing is known of a client
 //!   connection_changes (null for `new`), session_changes, backend_switches,
 //!   backends[], healthy_backends_a_client
 //!   client_time_lost_s {lower, upper}
@@ -237,6 +239,8 @@ fn target(analysis: &Analysis, timeline: &Timeline, row: &Row) -> Json {
     put("overslept", json!(counts.overslept));
     put("absent", json!(counts.absent));
     put("agent_errors", json!(counts.agent_errors));
+    put("blind", json!(counts.blind));
+    put("waited_no_data", json!(counts.waited_no_data));
     put("no_data", json!(counts.no_data()));
     put("answered_pct", pct(counts.answered()));
     put("availability_pct", pct(counts.availability()));
@@ -248,6 +252,7 @@ fn target(analysis: &Analysis, timeline: &Timeline, row: &Row) -> Json {
     put("max_gap_s", json!(seconds(row.max_gap.ns)));
     put("max_gap_is_at_least", json!(row.max_gap.is_at_least));
     put("max_gap_has_no_data", json!(row.max_gap.no_data));
+    put("unwatched_max_s", json!(seconds(row.unwatched_max_ns())));
     let held = |number: u64| {
         if row.style.is_held() {
             json!(number)

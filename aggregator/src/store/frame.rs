@@ -8,8 +8,7 @@ use gapscope_proto::host::{
     Anchor, ControlProbes, Exchange, HostRecord, Inspection, Lag, LedgerEntry, ProbingEnded,
     ProbingStarted,
 };
-use gapscope_proto::ids::{AgentId, Incarnation, RunId};
-use gapscope_proto::sample::Sample;
+use gapscope_proto::ids::{AgentId, Incarnation};
 use polars::prelude::*;
 
 use super::loss::{LossRecord, kind_from_word, kind_word};
@@ -28,7 +27,7 @@ pub struct Row<T> {
     pub record: T,
 }
 
-fn texts<'a>(
+pub(crate) fn texts<'a>(
     name: &'static str,
     values: impl Iterator<Item = Option<&'a str>>,
 ) -> PolarsResult<Column> {
@@ -40,14 +39,14 @@ fn texts<'a>(
     Ok(column.into_series().into_column())
 }
 
-fn numbers<T>(name: &'static str, values: impl Iterator<Item = T>) -> Column
+pub(crate) fn numbers<T>(name: &'static str, values: impl Iterator<Item = T>) -> Column
 where
     Series: NamedFrom<Vec<T>, [T]>,
 {
     Series::new(PlSmallStr::from_static(name), values.collect::<Vec<T>>()).into_column()
 }
 
-fn maybe<T>(name: &'static str, values: impl Iterator<Item = Option<T>>) -> Column
+pub(crate) fn maybe<T>(name: &'static str, values: impl Iterator<Item = Option<T>>) -> Column
 where
     Series: NamedFrom<Vec<Option<T>>, [Option<T>]>,
 {
@@ -56,46 +55,6 @@ where
         values.collect::<Vec<Option<T>>>(),
     )
     .into_column()
-}
-
-/// Samples as a frame of [`schema::samples_schema`].
-pub fn samples_frame(run: RunId, rows: &[Row<Sample>]) -> PolarsResult<DataFrame> {
-    use samples::*;
-    let run = run.to_string();
-    let of = || rows.iter().map(|row| &row.record);
-    DataFrame::new(
-        rows.len(),
-        vec![
-            texts(RUN_ID, rows.iter().map(|_| Some(run.as_str())))?,
-            texts(AGENT_ID, rows.iter().map(|row| Some(&*row.agent)))?,
-            texts(INCARNATION, rows.iter().map(|row| Some(&*row.incarnation)))?,
-            texts(TARGET, of().map(|s| Some(s.target.as_str())))?,
-            texts(STYLE, of().map(|s| Some(s.style.as_str())))?,
-            numbers(CLIENT, of().map(|s| s.client)),
-            numbers(SEQ, rows.iter().map(|row| row.seq)),
-            numbers(SLOT, of().map(|s| s.slot)),
-            numbers(SCHEDULED_NS, of().map(|s| s.scheduled.ns())),
-            numbers(STARTED_NS, of().map(|s| s.started.ns())),
-            numbers(FINISHED_NS, of().map(|s| s.finished.ns())),
-            maybe(RESOLVE_NS, of().map(|s| s.resolve_ns)),
-            maybe(CONNECT_NS, of().map(|s| s.connect_ns)),
-            maybe(QUERY_NS, of().map(|s| s.query_ns)),
-            texts(PHASE, of().map(|s| Some(s.phase.as_str())))?,
-            texts(OUTCOME, of().map(|s| Some(s.outcome.as_str())))?,
-            texts(CAUSE, of().map(|s| s.cause.map(|c| c.as_str())))?,
-            maybe(ERROR_CODE, of().map(|s| s.error_code)),
-            texts(SQLSTATE, of().map(|s| s.sqlstate.as_deref()))?,
-            texts(ERROR, of().map(|s| s.error.as_deref()))?,
-            numbers(MAY_HAVE_EXECUTED, of().map(|s| s.may_have_executed)),
-            maybe(CONNECTION, of().map(|s| s.connection)),
-            maybe(CONNECTION_ID, of().map(|s| s.connection_id)),
-            maybe(HANDSHAKE_ID, of().map(|s| s.handshake_id)),
-            texts(BACKEND, of().map(|s| s.backend.as_deref()))?,
-            texts(PEER, of().map(|s| s.peer.as_deref()))?,
-            texts(SERVER_VERSION, of().map(|s| s.server_version.as_deref()))?,
-            texts(CANARY, of().map(|s| s.canary.map(|c| c.as_str())))?,
-        ],
-    )
 }
 
 macro_rules! field {

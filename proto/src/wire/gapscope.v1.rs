@@ -147,6 +147,9 @@ pub struct Welcome {
     /// the aggregator's
     #[prost(message, optional, tag = "7")]
     pub clock: ::core::option::Option<ClockKey>,
+    /// `Frame.packed` may be sent
+    #[prost(bool, tag = "8")]
+    pub takes_packed: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Committed {
@@ -256,7 +259,7 @@ pub struct Frame {
     pub first_seq: u64,
     #[prost(uint32, tag = "3")]
     pub count: u32,
-    #[prost(oneof = "frame::Body", tags = "4, 5")]
+    #[prost(oneof = "frame::Body", tags = "4, 5, 6")]
     pub body: ::core::option::Option<frame::Body>,
 }
 /// Nested message and enum types in `Frame`.
@@ -267,6 +270,11 @@ pub mod frame {
         Samples(super::SampleColumns),
         #[prost(message, tag = "5")]
         Host(super::HostColumns),
+        /// Samples as they stand in a spool's frame of format version 2 (see
+        /// `gapscope_proto::pack`): some five bytes a sample less than `samples`. Only
+        /// to an aggregator whose Welcome says that it takes them.
+        #[prost(bytes, tag = "6")]
+        Packed(::prost::alloc::vec::Vec<u8>),
     }
 }
 /// These records will never come. `count_min` and `count_max` differ only
@@ -680,6 +688,9 @@ pub struct StartRunResponse {
     pub folder: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "3")]
     pub agents: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// what else probes the same targets
+    #[prost(string, repeated, tag = "4")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StopRunRequest {
