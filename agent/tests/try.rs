@@ -178,6 +178,12 @@ async fn what_cannot_be_looked_at_is_said() {
     );
     check(
         &address,
+        &["--password-file", "/dev/null"],
+        1,
+        &["1045", "hint: no password is given: set GAPSCOPE_PASSWORD"],
+    );
+    check(
+        &address,
         &["--tls", "required"],
         1,
         &["connect_failed (tls)", "the server offers no TLS"],
