@@ -89,6 +89,7 @@ impl Up {
             faster: None,
             fault: None,
             like_lab08: false,
+            ascii: false,
             no_jitter: false,
             seed: None,
             repeat: None,
@@ -150,6 +151,9 @@ pub struct Run {
         requires = "repeat"
     )]
     pub aim: Aim,
+    /// Draw the live strips with ASCII signs (by default where the locale is not UTF-8)
+    #[arg(long)]
+    pub ascii: bool,
     /// How to print the summary
     #[arg(long, default_value = "text")]
     pub format: Format,

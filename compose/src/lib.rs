@@ -24,7 +24,6 @@ pub mod leftovers;
 pub mod login;
 pub mod output;
 pub mod overhead;
-pub mod plain;
 pub mod play;
 pub mod programs;
 pub mod progress;
@@ -86,8 +85,10 @@ fn threads() -> Result<tokio::runtime::Runtime> {
 
 fn dispatch(cli: Cli) -> Result<u8> {
     match cli.command {
-        Command::List => output::data(&commands::list::text()?),
-        Command::Check { scenario } => output::data(&commands::check::text(&scenario)?),
+        Command::List => output::data(&commands::list::text(output::columns_or_80())?),
+        Command::Check { scenario } => {
+            output::data(&commands::check::text(&scenario, output::columns_or_80())?);
+        }
         Command::Doctor { program } => {
             output::data(&commands::doctor::text(&program.into_iter().collect()));
         }

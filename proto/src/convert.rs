@@ -9,8 +9,8 @@ use crate::clock::ClockKey;
 use crate::fault::{Fault, FaultScope, Span, Subject};
 use crate::frame::{Body, FORMAT_VERSION, Frame, StreamId, StreamKind};
 use crate::host::{
-    Anchor, ControlProbes, Exchange, HostFacts, HostRecord, Lag, LedgerEntry, ProbingEnded,
-    ProbingStarted,
+    Anchor, ControlProbes, Exchange, HostFacts, HostRecord, Inspection, Lag, LedgerEntry,
+    ProbingEnded, ProbingStarted,
 };
 use crate::ids::{Incarnation, RunId, TargetName};
 use crate::pack;
@@ -372,7 +372,68 @@ impl From<&HostRecord> for wire::HostRecord {
                     times: entry.times,
                     note: entry.note.clone(),
                 }),
+                HostRecord::Inspection(seen) => Kind::Inspection(seen.as_ref().into()),
             }),
+        }
+    }
+}
+
+impl From<&Inspection> for wire::Inspection {
+    fn from(seen: &Inspection) -> Self {
+        Self {
+            target: seen.target.clone(),
+            at_ns: seen.at_ns,
+            until_ns: seen.until_ns,
+            why: seen.why.clone(),
+            error: seen.error.clone(),
+            addresses: seen.addresses.clone(),
+            peer: seen.peer.clone(),
+            local: seen.local.clone(),
+            seen_as: seen.seen_as.clone(),
+            greeting_version: seen.greeting_version.clone(),
+            greeting_id: seen.greeting_id,
+            capabilities: seen.capabilities,
+            auth_plugin: seen.auth_plugin.clone(),
+            tls_version: seen.tls_version.clone(),
+            tls_cipher: seen.tls_cipher.clone(),
+            server_tls: seen.server_tls.clone(),
+            answered_id: seen.answered_id,
+            again_id: seen.again_id,
+            lone_id: seen.lone_id,
+            server_version: seen.server_version.clone(),
+            backend: seen.backend.clone(),
+            again_backend: seen.again_backend.clone(),
+            identity: seen.identity.clone(),
+        }
+    }
+}
+
+impl From<wire::Inspection> for Inspection {
+    fn from(seen: wire::Inspection) -> Self {
+        Self {
+            target: seen.target,
+            at_ns: seen.at_ns,
+            until_ns: seen.until_ns,
+            why: seen.why,
+            error: seen.error,
+            addresses: seen.addresses,
+            peer: seen.peer,
+            local: seen.local,
+            seen_as: seen.seen_as,
+            greeting_version: seen.greeting_version,
+            greeting_id: seen.greeting_id,
+            capabilities: seen.capabilities,
+            auth_plugin: seen.auth_plugin,
+            tls_version: seen.tls_version,
+            tls_cipher: seen.tls_cipher,
+            server_tls: seen.server_tls,
+            answered_id: seen.answered_id,
+            again_id: seen.again_id,
+            lone_id: seen.lone_id,
+            server_version: seen.server_version,
+            backend: seen.backend,
+            again_backend: seen.again_backend,
+            identity: seen.identity,
         }
     }
 }
@@ -424,6 +485,7 @@ impl TryFrom<wire::HostRecord> for HostRecord {
                 waited: ended.waited,
                 overslept: ended.overslept,
             }),
+            Kind::Inspection(seen) => Self::Inspection(Box::new(seen.into())),
             Kind::Ledger(entry) => {
                 if entry.first_slot > entry.last_slot {
                     return Err(invalid("last_slot", "it is before the first"));

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::run::ROOM_BYTES;
 use super::session::Session;
-use crate::store::manifest::{AgentEntry, RunState};
+use crate::store::manifest::{AgentEntry, Manifest, RunState};
 use crate::store::{LossRecord, StoreError};
 
 /// A frame that has come, decoded.
@@ -138,6 +138,8 @@ pub struct Handle {
     pub commands: mpsc::Sender<Command>,
     /// The agents that were chosen for it.
     pub chosen: Arc<BTreeSet<AgentId>>,
+    /// Its manifest as it was when the task began: plan and begin do not change.
+    pub opened: Arc<Manifest>,
     /// Room for what waits in the queue, in bytes.
     pub room: Arc<Semaphore>,
     /// How it stands.
