@@ -25,6 +25,8 @@ pub enum Command {
     Run(Box<Run>),
     /// Measure what proxies cost when nothing fails, against the server alone
     Overhead(Box<crate::overhead::options::Options>),
+    /// Measure gapscope's own speed, beside other programs
+    Bench(Box<crate::bench::options::Options>),
     /// List the shipped scenarios, and what a lab can be made of
     List,
     /// Check a scenario file and show what it would do

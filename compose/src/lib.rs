@@ -7,6 +7,7 @@
 //! down; [`commands`] puts it all together. Nothing that was running before a lab
 //! is ever touched.
 
+pub mod bench;
 pub mod children;
 pub mod cli;
 pub mod clock_wait;
@@ -95,6 +96,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Overhead(options) => {
             return threads()?.block_on(commands::overhead::run(&options));
         }
+        Command::Bench(options) => return threads()?.block_on(commands::bench::run(&options)),
         Command::Down { name, all } => {
             let down = commands::down::down(name.as_deref(), all);
             output::data(&threads()?.block_on(down)?);

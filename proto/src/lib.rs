@@ -12,6 +12,8 @@ pub mod fault;
 pub mod frame;
 pub mod host;
 pub mod ids;
+pub mod inspection;
+pub mod pack;
 pub mod plain;
 pub mod plan;
 pub mod sample;
