@@ -25,6 +25,7 @@ pub mod gate;
 pub mod import;
 pub mod ingest;
 pub mod listen;
+pub mod measure;
 pub mod output;
 pub mod overhead;
 pub mod report;

@@ -671,6 +671,7 @@ fn whatever_is_damaged_is_left_out_of_the_report_and_said() {
         "clock_anchors.parquet",
         "control.parquet",
         "ledger_reads.parquet",
+        "inspections.parquet",
         "faults.parquet",
         "losses.parquet",
     ];

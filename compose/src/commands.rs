@@ -1,9 +1,11 @@
 //! One module for each subcommand.
 
+pub mod bench;
 pub mod check;
 pub mod doctor;
 pub mod down;
 pub mod list;
+pub mod matrix;
 pub mod overhead;
 pub mod run;
 pub mod up;

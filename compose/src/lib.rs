@@ -7,6 +7,7 @@
 //! down; [`commands`] puts it all together. Nothing that was running before a lab
 //! is ever touched.
 
+pub mod bench;
 pub mod children;
 pub mod cli;
 pub mod clock_wait;
@@ -21,9 +22,10 @@ pub mod identity;
 pub mod lab;
 pub mod leftovers;
 pub mod login;
+pub mod long_query;
+pub mod matrix;
 pub mod output;
 pub mod overhead;
-pub mod plain;
 pub mod play;
 pub mod programs;
 pub mod progress;
@@ -85,15 +87,21 @@ fn threads() -> Result<tokio::runtime::Runtime> {
 
 fn dispatch(cli: Cli) -> Result<u8> {
     match cli.command {
-        Command::List => output::data(&commands::list::text()?),
-        Command::Check { scenario } => output::data(&commands::check::text(&scenario)?),
+        Command::List => output::data(&commands::list::text(output::columns_or_80())?),
+        Command::Check { scenario } => {
+            output::data(&commands::check::text(&scenario, output::columns_or_80())?);
+        }
         Command::Doctor { program } => {
             output::data(&commands::doctor::text(&program.into_iter().collect()));
         }
         Command::Run(options) => return threads()?.block_on(commands::run::run(&options)),
+        Command::Matrix(options) => {
+            return threads()?.block_on(commands::matrix::matrix(&options));
+        }
         Command::Overhead(options) => {
             return threads()?.block_on(commands::overhead::run(&options));
         }
+        Command::Bench(options) => return threads()?.block_on(commands::bench::run(&options)),
         Command::Down { name, all } => {
             let down = commands::down::down(name.as_deref(), all);
             output::data(&threads()?.block_on(down)?);

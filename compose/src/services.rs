@@ -52,27 +52,12 @@ impl Services {
     ) -> Result<Self> {
         let itself = folder.itself();
         let deadline = clock.raw_ns() + UP_WITHIN_NS;
-        let aggregator_log = folder.path().join("aggregator.log");
-        let address_file = folder.path().join("aggregator.address");
-        let mut command = itself.command();
-        command
-            .args([AGGREGATOR, "serve", "--listen", "127.0.0.1:0", "--data"])
-            .arg(data)
-            .arg("--address-file")
-            .arg(&address_file)
-            .arg("--die-with-parent");
-        let aggregator = start("the aggregator", command, &aggregator_log)?;
-        let address = loop {
-            if let Ok(text) = std::fs::read_to_string(&address_file)
-                && let Ok(address) = text.trim().parse::<SocketAddr>()
-            {
-                break address;
-            }
-            still_there(&aggregator, clock, deadline, "did not begin to listen")?;
-            tokio::time::sleep(LOOK_EVERY).await;
-        };
-        let url = format!("http://{address}");
-        let mut control = Control::connect(&url).await?;
+        let Served {
+            aggregator,
+            mut control,
+            url,
+            log: aggregator_log,
+        } = serve(folder, data, clock).await?;
 
         let agent_log = folder.path().join("agent.log");
         let config = folder.path().join("agent.toml");
@@ -104,6 +89,16 @@ impl Services {
             logs: [agent_log, aggregator_log],
             control,
         })
+    }
+
+    /// The agent's process.
+    pub fn agent(&self) -> &Child {
+        &self.agent
+    }
+
+    /// The aggregator's process.
+    pub fn aggregator(&self) -> &Child {
+        &self.aggregator
     }
 
     /// Says which of them has ended, if one has.
@@ -147,6 +142,50 @@ impl Services {
         self.agent.end(END_GRACE).await;
         self.aggregator.end(END_GRACE).await;
     }
+}
+
+/// An aggregator, running.
+pub struct Served {
+    /// Its process.
+    pub aggregator: Child,
+    /// To it.
+    pub control: Control,
+    /// Where it listens.
+    pub url: String,
+    log: PathBuf,
+}
+
+/// Starts an aggregator and waits until it listens. Must be called on a thread that
+/// lives as long as it does (see `children`).
+pub async fn serve(folder: &LabFolder, data: &Path, clock: &dyn Clock) -> Result<Served> {
+    let deadline = clock.raw_ns() + UP_WITHIN_NS;
+    let log = folder.path().join("aggregator.log");
+    let address_file = folder.path().join("aggregator.address");
+    let mut command = folder.itself().command();
+    command
+        .args([AGGREGATOR, "serve", "--listen", "127.0.0.1:0", "--data"])
+        .arg(data)
+        .arg("--address-file")
+        .arg(&address_file)
+        .arg("--die-with-parent");
+    let aggregator = start("the aggregator", command, &log)?;
+    let address = loop {
+        if let Ok(text) = std::fs::read_to_string(&address_file)
+            && let Ok(address) = text.trim().parse::<SocketAddr>()
+        {
+            break address;
+        }
+        still_there(&aggregator, clock, deadline, "did not begin to listen")?;
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
+    let url = format!("http://{address}");
+    let control = Control::connect(&url).await?;
+    Ok(Served {
+        aggregator,
+        control,
+        url,
+        log,
+    })
 }
 
 fn start(name: &str, command: std::process::Command, log: &Path) -> Result<Child> {

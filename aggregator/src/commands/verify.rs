@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use gapscope_proto::plain::fitted;
+
 use crate::exit::Exit;
-use crate::output::data;
+use crate::output::{data, stdout_columns};
 use crate::store::RunFolder;
 use crate::store::verify::{Verified, verify};
 
@@ -31,8 +33,9 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         folder.standing().as_str()
     ));
     let found = verify(folder.path())?;
+    let columns = Some(stdout_columns().unwrap_or(80));
     for line in lines(&found) {
-        data(line);
+        data(fitted(&line, columns));
     }
     Ok(if found.is_whole() {
         Exit::Ok

@@ -257,6 +257,20 @@ impl Hub {
         Ok(handle)
     }
 
+    /// The runs for which agents are to be probing now.
+    pub async fn running(&self) -> Vec<Handle> {
+        let (key, now) = (self.clock.key(), self.clock.anchor());
+        let runs = self.runs.lock().await;
+        runs.values()
+            .filter(|handle| {
+                let status = handle.status.borrow();
+                status.state == RunState::Running && !status.is_stopping
+            })
+            .filter(|handle| since_planned_end(&handle.opened, &key, &now) <= 0)
+            .cloned()
+            .collect()
+    }
+
     /// Tells every connected agent to stop probing for a run.
     pub fn stop_agents(&self, run: RunId, reason: &str) {
         for agent in self.agents().into_values() {

@@ -106,6 +106,7 @@ pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken
     let ended = CancellationToken::new();
     let agents = store.manifest().agents.iter();
     let chosen = Arc::new(agents.map(|agent| agent.agent_id.clone()).collect());
+    let opened = Arc::new(store.manifest().clone());
     let mut task = RunTask {
         store: Slot(Some(store)),
         clock,
@@ -132,6 +133,7 @@ pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken
     Handle {
         commands,
         chosen,
+        opened,
         room: Arc::new(Semaphore::new(ROOM_BYTES)),
         status: watcher,
         ended,

@@ -12,8 +12,9 @@ pub mod embed;
 pub mod figures;
 pub mod flow;
 pub mod lanes;
+pub mod repeats;
 
-use self::figures::{lane_name, percentiles, repetitions, window_table, windows};
+use self::figures::{lane_name, percentiles, window_table, windows};
 use self::lanes::{Gathered, Lane};
 use super::headline::Tone;
 use super::model::{self, Report, agent_clocks};
@@ -21,14 +22,14 @@ use super::plot::svg::escape;
 use super::sections::Section;
 use super::table::{Align, Table};
 use super::{clock, clock_plot};
-use crate::analyse::repeat;
 use crate::analyse::row::Row;
 use crate::analyse::run::Analysis;
 
 const STYLE: &str = include_str!("report.css");
-const SCRIPTS: [&str; 3] = [
+const SCRIPTS: [&str; 4] = [
     include_str!("data.js"),
     include_str!("timeline.js"),
+    include_str!("latency.js"),
     include_str!("page.js"),
 ];
 
@@ -269,9 +270,9 @@ impl<'a> Page<'a> {
             escape(&section.target)
         ));
         self.percentiles(report, section, &rows);
+        self.repetitions(&section.target);
         self.outages(&rows);
         self.flows(&section.target);
-        self.repetitions(&section.target);
         self.push("<h3>What happened</h3>\n");
         self.events(section);
         if !section.errors.rows.is_empty() {
@@ -348,18 +349,13 @@ impl<'a> Page<'a> {
     }
 
     fn flows(&mut self, target: &str) {
-        let gathered = self.gathered;
-        let own: Vec<_> = gathered
-            .flows
-            .iter()
-            .filter(|((name, _), flow)| name.as_str() == target && !flow.is_empty())
-            .collect();
+        let own = flow::of_target(self.analysis, &self.gathered.flows, target);
         if own.is_empty() {
             return;
         }
         self.push("<h3>Who went where</h3>\n");
-        for ((name, fault), found) in own.iter().take(MOST_FLOWS) {
-            let figure = flow::figure(self.analysis, name, *fault, found).inline();
+        for (what, found) in own.iter().take(MOST_FLOWS) {
+            let figure = flow::figure(self.analysis, target, what, found).inline();
             self.push(&format!("<figure>{figure}</figure>\n"));
             self.folded("As a table", &flow::table(self.analysis, found));
         }
@@ -372,25 +368,6 @@ impl<'a> Page<'a> {
                     own.len() - MOST_FLOWS
                 ),
             );
-        }
-    }
-
-    fn repetitions(&mut self, target: &str) {
-        for (group, of) in repeat::all(self.analysis) {
-            let rows: Vec<(&Row, &repeat::Repeated)> = of
-                .iter()
-                .map(|(at, repeated)| (&self.analysis.rows[*at].1, repeated))
-                .filter(|(row, _)| row.target.as_str() == target)
-                .collect();
-            if let Some(figure) = repetitions(&group, &rows) {
-                self.push("<h3>Repetitions</h3>\n");
-                self.push(&format!("<figure>{}</figure>\n", figure.inline()));
-                self.element(
-                    "p",
-                    "soft",
-                    "The tables of repetitions stand under Numbers.",
-                );
-            }
         }
     }
 

@@ -20,6 +20,10 @@ use crate::repeat::Repeater;
 use crate::scenario::{Scenario, target_names};
 use crate::signals::Signals;
 use crate::timeline::Due;
+use crate::view::Kept;
+
+/// How often what was seen of proxies' views is written.
+const KEPT_EVERY: Duration = Duration::from_secs(30);
 
 /// Faults go to the aggregator.
 struct ToAggregator {
@@ -33,10 +37,15 @@ impl Record for ToAggregator {
     }
 }
 
+/// How long the agent's word of its begin may take to become durable: it is sealed
+/// within a second, sent, and written.
+const ORIGIN_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_FOR_ORIGIN: Duration = Duration::from_millis(20);
+
 /// When the agent's first slot was due, as soon as the run's manifest says so.
 pub(super) async fn origin_of(folder: &Path, clock: &dyn Clock) -> Option<i64> {
     let key = serde_json::to_value(clock.key()).ok()?;
-    for _ in 0..100 {
+    for _ in 0..ORIGIN_WITHIN.as_millis() / LOOK_FOR_ORIGIN.as_millis() {
         let origin = std::fs::read_to_string(folder.join("manifest.json"))
             .ok()
             .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
@@ -47,7 +56,7 @@ pub(super) async fn origin_of(folder: &Path, clock: &dyn Clock) -> Option<i64> {
         if origin.is_some() {
             return origin;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(LOOK_FOR_ORIGIN).await;
     }
     None
 }
@@ -63,10 +72,12 @@ pub(super) async fn watch(
         Option<Repeater<'_>>,
         tokio::sync::watch::Sender<Vec<Counters>>,
     ),
-    run_id: &str,
+    (run_id, folder): (&str, &Path),
+    kept: &Kept,
     origin_ns: i64,
     clock: &Arc<dyn Clock>,
     signals: &mut Signals,
+    ascii: bool,
 ) -> Option<Problem> {
     let span = i64::try_from(scenario.duration_ns).unwrap_or(i64::MAX);
     let end_ns = origin_ns
@@ -80,11 +91,17 @@ pub(super) async fn watch(
         .filter_map(|subject| Some((subject.identity.clone()?, subject.name.clone())))
         .collect();
     let first = due.first().map_or_else(
-        || "nothing is done".to_owned(),
+        || match &repeater {
+            Some(_) => "next: the first repetition".to_owned(),
+            None => "nothing is done".to_owned(),
+        },
         |step| format!("next: {} `{}`", step.action, step.subject),
     );
     let mut progress = Progress::new(target_names(scenario), names, scenario.duration_ns, first);
-    let mut screen = Screen::new();
+    if repeater.is_some() {
+        progress = progress.at_most();
+    }
+    let mut screen = Screen::new(ascii);
     let mut record = ToAggregator {
         control: up.services.control.clone(),
         run_id: run_id.to_owned(),
@@ -96,6 +113,7 @@ pub(super) async fn watch(
         let _ = telling.send(format!("{after:>6.2} s  {text}"));
     };
     let mut repeater = repeater;
+    let login = up.lab.login.clone();
     let mut player = Player::new(
         Arc::clone(clock),
         &mut up.lab.backends,
@@ -104,10 +122,9 @@ pub(super) async fn watch(
         &mut record,
         &mut tell,
     );
+    player.ask_as(login);
     // With many repetitions the changes of mind would be the bulk of the run's notes.
-    if repeater.is_none() {
-        player.look_at_views();
-    }
+    player.look_at_views(kept.clone(), repeater.is_some());
     let playing = async {
         match &mut repeater {
             Some(repeater) => repeater.play(&mut player).await,
@@ -120,6 +137,8 @@ pub(super) async fn watch(
     tokio::pin!(playing);
     let mut readings = up.services.control.clone().watch(run_id).await.ok();
     let mut ticker = tokio::time::interval(Duration::from_millis(500));
+    let mut keeper = tokio::time::interval(KEPT_EVERY);
+    keeper.tick().await;
     loop {
         let reading = async {
             match &mut readings {
@@ -149,13 +168,19 @@ pub(super) async fn watch(
             }
             reading = reading => match reading {
                 Some(reading) => {
-                    progress.update(&reading);
+                    let now = elapsed(clock.raw_ns());
+                    progress.update(&reading, now);
                     show.send_replace(reading);
-                    screen.show(&progress, elapsed(clock.raw_ns()));
+                    screen.show(&progress, now);
                 }
                 // Progress is a comfort; the run goes on without.
                 None => readings = None,
             },
+            _ = keeper.tick() => {
+                let (kept, folder) = (kept.clone(), folder.to_owned());
+                // What is wrong with the folder is said when the run has ended.
+                tokio::task::spawn_blocking(move || kept.write(&folder).is_ok());
+            }
             _ = ticker.tick() => {
                 if let Some(problem) = up.services.failure() {
                     screen.note(&problem.to_string());
