@@ -9,6 +9,7 @@ use divan::{Bencher, black_box};
 use gapscope_aggregator::analyse::latency::Values;
 use gapscope_aggregator::analyse::run::analyse;
 use gapscope_aggregator::analyse::series::{ClientKey, ClientSeries, Life, Probe, SlotCounts};
+use gapscope_aggregator::analyse::still::StoodStill;
 use gapscope_aggregator::analyse::stretch::{Blind, stretches};
 use gapscope_aggregator::store::RunFolder;
 use gapscope_proto::plan::{ClientKind, Timeouts};
@@ -28,7 +29,9 @@ fn series(count: i64) -> ClientSeries {
         slot: slot as u64,
         scheduled: slot * 10 * MS,
         started: slot * 10 * MS + 60_000,
+        blind_ns: 0,
         finished: slot * 10 * MS + 300_000 + slot * 7_919 % 90_000,
+        blind_ns: 0,
         phase: Phase::Query,
         outcome: match slot % 1_000 {
             500..510 => Outcome::ConnectionLost,
@@ -65,6 +68,7 @@ fn series(count: i64) -> ClientSeries {
             alive_until_ns: count * 10 * MS,
         }],
         probes: probes.collect(),
+        still: StoodStill::default(),
     }
 }
 

@@ -196,6 +196,13 @@ class Plot {
   /** The moments of each fault: when it was asked for and what was witnessed. */
   faults(faults, bottom) {
     let labelled = LEFT;
+    const shown = faults.filter((fault) => this.x(fault.asked[0]) >= LEFT && this.x(fault.asked[0]) <= this.right);
+    for (const ns of this.data.run.resets) {
+      const x = this.x(ns);
+      if (x >= LEFT && x <= this.right) {
+        this.add("path", { d: "M" + (x - 3) + " " + (TOP - 6) + "L" + (x + 3) + " " + (TOP - 6) + "L" + x + " " + TOP + "Z", class: "reset" });
+      }
+    }
     for (const fault of faults) {
       const seen = witnessed(fault);
       const line = (ns, extra) => {
@@ -211,18 +218,19 @@ class Plot {
         // Named once there is room between it and what was named before.
         const at = this.x(fault[name][1]);
         const wide = name.length * 6 + 6;
-        if (at > named + 4 && at + wide < this.right && at >= LEFT) {
+        if (shown.length <= 3 && at > named + 4 && at + wide < this.right && at >= LEFT) {
           this.add("text", { x: at + 3, y: TOP + 1 }, name);
           named = at + wide;
         }
       }
       const x = this.x(fault.asked[0]);
-      if (x >= labelled && x <= this.right - 30) {
-        const near = x > this.right - 190;
+      const wide = fault.name.length * 6.8 + 8;
+      const near = x + wide > this.right;
+      if (x >= LEFT && x <= this.right && (near ? x - wide : x) >= labelled) {
         this.add("text", {
           x: near ? x - 4 : x + 4, y: TOP - 9, class: "strong", "text-anchor": near ? "end" : "start",
         }, fault.name);
-        labelled = x + fault.name.length * 6.5;
+        labelled = near ? x : x + wide;
       }
     }
   }
@@ -384,7 +392,7 @@ class Timeline extends Plot {
         context.fillStyle = hatch(colours, colours.causes[1], context);
         context.fillRect(from, place.y + 1, Math.max(1, to - from), 10);
       }
-      const wide = 8 + stretch.state.length * 6.5;
+      const wide = 14 + stretch.state.length * 7;
       if (to - from > wide && from + 3 >= labelled) {
         context.fillStyle = colours.page;
         context.fillRect(from + 2, place.y, wide - 4, 12);
