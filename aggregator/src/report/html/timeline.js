@@ -2,7 +2,9 @@
 /* Draws lanes and latencies on canvases that share one view of time; axes and
    labels are SVG above them. A pixel shows the worst of all that it covers. */
 
-const LEFT = 196;
+/** Room for names; less where the page is narrow. */
+let LEFT = 196;
+const NARROW = 640;
 const RIGHT = 10;
 const TOP = 26;
 const SVG_NS = "http://www.w3.org/2000/svg";
@@ -125,6 +127,7 @@ class Plot {
   /** Fits the canvas to the page; gives back the width in pixels. */
   fit(height) {
     const width = Math.max(320, this.element.clientWidth);
+    LEFT = width < NARROW ? 116 : 196;
     const scale = window.devicePixelRatio || 1;
     this.width = width;
     this.height = height;
@@ -288,7 +291,7 @@ class Timeline extends Plot {
         continue;
       }
       this.add("text", { x: LEFT - 8, y: place.y + Math.min(place.height, 22) / 2 + 4, "text-anchor": "end" },
-        shorten(place.lane.name + " (" + place.lane.clients + ")", 32));
+        shorten(place.lane.name + " (" + place.lane.clients + ")", LEFT / 6));
       for (let strip = 0; strip < place.lane.strips.length; strip += 1) {
         this.drawStrip(colours, place, strip, width);
       }
@@ -375,8 +378,9 @@ class Timeline extends Plot {
   /** What the proxy held a backend for: a thin line for up, hatched for anything
       else. */
   drawBelief(colours, place) {
+    const width = this.width;
     this.add("text", { x: LEFT - 8, y: place.y + 10, "text-anchor": "end" },
-      shorten("it holds " + place.belief.backend + " for", 32));
+      shorten((width < NARROW ? "" : "it holds ") + place.belief.backend + " for", LEFT / 6));
     const context = this.context;
     let labelled = LEFT;
     for (const stretch of place.belief.stretches) {
@@ -478,5 +482,5 @@ class Timeline extends Plot {
 }
 
 function shorten(text, most) {
-  return text.length > most ? text.slice(0, most - 1) + "…" : text;
+  return text.length > most ? text.slice(0, Math.floor(most) - 1) + "…" : text;
 }
