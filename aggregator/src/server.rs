@@ -16,14 +16,18 @@ use tonic::transport::Server;
 
 use crate::auth::gate::{Gate, Security};
 use crate::auth::layer::GuardLayer;
+use crate::commands::report;
 use crate::control::service::ControlService;
 use crate::ingest::clock::ClockService;
 use crate::ingest::hub::Hub;
 use crate::ingest::service::{CollectorService, MAX_MESSAGE_BYTES};
-use crate::listen::incoming;
+use crate::listen::{Speech, incoming};
 use crate::output::in_trouble;
+use crate::reporter::Reporter;
+use crate::store::RunFolder;
 use crate::store::disk::Disk;
 use crate::store::lock::DataLock;
+use crate::web;
 
 /// Streams one connection may have open; tonic sets no limit by itself. An agent
 /// needs one on each of its two.
@@ -51,6 +55,10 @@ pub struct Config {
     pub disk: Disk,
     /// By what it is known, and by what it knows who comes.
     pub security: Security,
+    /// Whether each run's report is made when it is closed.
+    pub reports: bool,
+    /// The page for browsers, if there is to be one.
+    pub web: Option<web::Config>,
 }
 
 /// Serves on `listener` until `shutdown` resolves; then drains agents, writes
@@ -66,8 +74,13 @@ pub async fn serve(
 ) -> anyhow::Result<()> {
     let gate = Gate::open(&config.security, config.clock.clone()).map_err(in_trouble)?;
     let _lock = DataLock::take(&config.data)?;
-    let hub = Hub::open(&config.data, config.clock.clone(), config.disk).await?;
+    let reporter = reporter(config.reports)?;
+    let hub = Hub::open(&config.data, config.clock.clone(), config.disk, reporter).await?;
     ready()?;
+    let _web = config.web.map(|web| {
+        let serving = web::serve(web, hub.clone(), gate.clone());
+        AbortOnDropHandle::new(tokio::spawn(serving))
+    });
     let (health, health_service) = tonic_health::server::health_reporter();
     health
         .set_serving::<CollectorServer<CollectorService>>()
@@ -101,7 +114,7 @@ pub async fn serve(
                 .max_encoding_message_size(MAX_MESSAGE_BYTES),
         )
         .serve_with_incoming_shutdown(
-            incoming(listener, gate, ended.clone()),
+            incoming(listener, gate, Speech::Grpc, ended.clone()),
             ended.clone().cancelled_owned(),
         );
     tokio::pin!(server);
@@ -118,6 +131,17 @@ pub async fn serve(
     // A connection that does not end is cut: everything is on disk by now.
     let _ = tokio::time::timeout(LAST_WORDS, server).await;
     Ok(())
+}
+
+fn reporter(wanted: bool) -> anyhow::Result<Option<Reporter>> {
+    if !wanted {
+        return Ok(None);
+    }
+    let make = |folder: &std::path::Path| {
+        report::make(&RunFolder::open(folder)?)?;
+        Ok(())
+    };
+    Ok(Some(Reporter::start(make)?))
 }
 
 /// Files that change, and certificates that end.

@@ -54,6 +54,8 @@ async fn server(data: &Path, disk: Disk) -> Server {
         clock: Arc::new(SystemClock::new()),
         disk,
         security: Default::default(),
+        reports: false,
+        web: None,
     };
     let task = tokio::spawn(serve(config, listener, || Ok(()), async move {
         let _ = stopped.await;

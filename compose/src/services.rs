@@ -39,6 +39,8 @@ pub struct Services {
     logs: [PathBuf; 2],
     /// To the aggregator.
     pub control: Control,
+    /// Where its page for browsers is, if there is one.
+    pub page: Option<SocketAddr>,
 }
 
 impl Services {
@@ -47,6 +49,7 @@ impl Services {
     pub async fn start(
         folder: &LabFolder,
         data: &Path,
+        http: Option<SocketAddr>,
         setup: &AgentSetup<'_>,
         clock: &dyn Clock,
     ) -> Result<Self> {
@@ -55,12 +58,20 @@ impl Services {
         let aggregator_log = folder.path().join("aggregator.log");
         let address_file = folder.path().join("aggregator.address");
         let mut command = itself.command();
+        let page_file = folder.path().join("page.address");
         command
-            .args([AGGREGATOR, "serve", "--listen", "127.0.0.1:0", "--data"])
+            // The lab makes the report itself, when all is told.
+            .args([AGGREGATOR, "serve", "--no-report"])
+            .args(["--listen", "127.0.0.1:0", "--data"])
             .arg(data)
             .arg("--address-file")
             .arg(&address_file)
             .arg("--die-with-parent");
+        if let Some(http) = http {
+            command
+                .args(["--http", &http.to_string(), "--http-address-file"])
+                .arg(&page_file);
+        }
         let aggregator = start("the aggregator", command, &aggregator_log)?;
         let address = loop {
             if let Ok(text) = std::fs::read_to_string(&address_file)
@@ -98,11 +109,13 @@ impl Services {
             still_there(&aggregator, clock, deadline, "lost its agent")?;
             tokio::time::sleep(LOOK_EVERY).await;
         }
+        let page = http.and_then(|_| std::fs::read_to_string(&page_file).ok());
         Ok(Self {
             agent,
             aggregator,
             logs: [agent_log, aggregator_log],
             control,
+            page: page.and_then(|text| text.trim().parse().ok()),
         })
     }
 

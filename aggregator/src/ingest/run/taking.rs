@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gapscope_proto::frame::{Body, Frame, StreamId};
+use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
 use gapscope_proto::ids::AgentId;
 use gapscope_proto::wire;
 use gapscope_proto::wire::aggregator_message::Kind;
@@ -29,7 +29,7 @@ impl RunTask {
         self.store.edit_manifest(|manifest| {
             for (stream, last) in streams {
                 let known = manifest.incarnation_mut(&agent, stream.incarnation);
-                if stream.kind == gapscope_proto::frame::StreamKind::Samples {
+                if stream.kind == StreamKind::Samples {
                     known.samples_announced = known.samples_announced.max(*last);
                 }
             }
@@ -140,16 +140,24 @@ impl RunTask {
         };
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         match records {
-            Records::Samples(samples) => self.store.append_samples(
-                &session.agent,
-                stream.incarnation,
-                samples.into_iter().skip(skip),
-            ),
-            Records::Host(records) => self.store.append_host(
-                &session.agent,
-                stream.incarnation,
-                records.into_iter().skip(skip),
-            ),
+            Records::Samples(samples) => {
+                let new = samples.get(skip..).unwrap_or_default();
+                self.feed.take_samples(&session.agent, &session.clock, new);
+                self.store.append_samples(
+                    &session.agent,
+                    stream.incarnation,
+                    samples.into_iter().skip(skip),
+                );
+            }
+            Records::Host(records) => {
+                let new = records.get(skip..).unwrap_or_default();
+                self.feed.take_host(&session.agent, &session.clock, new);
+                self.store.append_host(
+                    &session.agent,
+                    stream.incarnation,
+                    records.into_iter().skip(skip),
+                );
+            }
         }
         self.commit_soon();
     }
@@ -183,6 +191,9 @@ impl RunTask {
             run = %stream.run, agent = %session.agent, reason = %loss.reason,
             "records {first_seq} to {last} are lost ({count_min} to {count_max} of them measured)"
         );
+        if stream.kind == StreamKind::Samples {
+            self.feed.take_loss(&session.agent, count_max, &loss.reason);
+        }
         let declared = self.store.declare_loss(LossRecord {
             first_seq,
             count_min,
