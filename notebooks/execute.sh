@@ -16,7 +16,7 @@ fi
 export RUNS
 python3 -m venv "$scratch/venv"
 "$scratch/venv/bin/pip" install --quiet --requirement requirements.txt
-[ $# -gt 0 ] || set -- switchover.ipynb clock.ipynb
+[ $# -gt 0 ] || set -- switchover.ipynb repeats.ipynb overhead.ipynb clock.ipynb
 for notebook in "$@"; do
     echo "executing $notebook" >&2
     "$scratch/venv/bin/python" execute.py "$notebook"

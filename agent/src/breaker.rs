@@ -60,6 +60,12 @@ impl Breaker {
         Ok(())
     }
 
+    /// Whether nothing is held back: asking changes nothing, unlike
+    /// [`Self::connect`].
+    pub fn is_closed(&self, now_ns: i64) -> bool {
+        self.open_until_ns.is_none() && self.statement(now_ns).is_ok()
+    }
+
     /// Whether a statement may be sent; if not, how long to wait, in ns.
     pub fn statement(&self, now_ns: i64) -> Result<(), u64> {
         if now_ns < self.rest_until_ns {

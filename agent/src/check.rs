@@ -15,6 +15,8 @@ use crate::probe::leash::Graveyard;
 use crate::trial::{self, witness};
 use crate::uplink::trial::try_out;
 
+/// Width of what stands before each line's text.
+const LABEL: usize = 13;
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Privileges with which a user could change something.
@@ -58,9 +60,7 @@ pub(crate) async fn check(config: &Config) -> Result<(), Failure> {
             }
         ));
         match look(target, &clock, &graveyard).await {
-            Ok(lines) => lines
-                .iter()
-                .for_each(|line| output::data(&format!("  {line}"))),
+            Ok(lines) => lines.iter().for_each(|line| say(line)),
             Err(failure) => {
                 output::error(&failure.message, failure.hint.as_deref());
                 failed.push(target.name.as_str());
@@ -82,6 +82,14 @@ pub(crate) async fn check(config: &Config) -> Result<(), Failure> {
             failed.join(", ")
         )))
     }
+}
+
+/// A line with its label, within the terminal's width.
+fn say(line: &str) {
+    let (label, text) = line.split_at_checked(LABEL).unwrap_or((line, ""));
+    let width = output::columns().unwrap_or(80).max(60);
+    let label = format!("  {label}");
+    output::data(&output::wrapped(&label, 2 + LABEL, text, width));
 }
 
 /// Whether the aggregator lets this agent in; asked only where somebody has said
@@ -163,7 +171,13 @@ async fn look(
             .map(|why| format!("  because    {why}")),
     );
     lines.push(match (&seen.tls, seen.greeting.as_ref()) {
-        (Some(tls), _) => format!("TLS          {} {}", tls.version, tls.cipher),
+        (Some(tls), _) => {
+            let server = match seen.server_tls.as_deref() {
+                Ok("") => "; by the server's word it sees none",
+                _ => "",
+            };
+            format!("TLS          {} {}{server}", tls.version, tls.cipher)
+        }
         (None, Some(greeting)) if greeting.offers_tls => {
             "TLS          offered, not used".to_owned()
         }

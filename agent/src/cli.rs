@@ -120,6 +120,10 @@ struct Run {
     /// The backends share their data: a row must be on each of them
     #[arg(long)]
     backends_share_data: bool,
+    /// Make no connection beside the probes' own: greetings, versions and TLS of the
+    /// targets are not in the report then
+    #[arg(long)]
+    no_inspect: bool,
     /// End when the parent process ends
     #[arg(long)]
     die_with_parent: bool,

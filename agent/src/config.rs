@@ -91,6 +91,8 @@ pub struct Flags {
     pub ledger_from: Vec<String>,
     /// `--backends-share-data`
     pub backends_share_data: bool,
+    /// `--no-inspect`
+    pub no_inspect: bool,
 }
 
 /// Where secrets come from; a test passes its own.
@@ -145,6 +147,11 @@ pub fn resolve(flags: &Flags, sources: &impl Sources) -> Result<Config, ConfigEr
                 ConfigError::new(format!("target `{}` is given twice", target.name))
                     .hint("give each target a name of its own"),
             );
+        }
+    }
+    if flags.no_inspect {
+        for target in &mut config.targets {
+            target.reach.inspect = false;
         }
     }
     let mut writes = config.writes;

@@ -28,11 +28,21 @@ impl Guard {
 
     /// Takes a token if there is one.
     pub fn admit(&mut self, now_ns: i64) -> bool {
+        self.admit_above(now_ns, 0)
+    }
+
+    /// Takes a token if most of them are there: for what must not take a probe's.
+    pub fn admit_beside(&mut self, now_ns: i64) -> bool {
+        let full = u128::from(self.per_second) * TOKEN;
+        self.admit_above(now_ns, TOKEN.max(full / 2))
+    }
+
+    fn admit_above(&mut self, now_ns: i64, left: u128) -> bool {
         let passed = u128::try_from(now_ns.saturating_sub(self.at_ns)).unwrap_or(0);
         self.at_ns = self.at_ns.max(now_ns);
         let full = u128::from(self.per_second) * TOKEN;
         self.level = full.min(self.level + passed * u128::from(self.per_second));
-        if self.level >= TOKEN {
+        if self.level >= TOKEN + left {
             self.level -= TOKEN;
             true
         } else {
@@ -57,5 +67,16 @@ mod tests {
         assert_eq!(admitted(&mut guard, 1_000), 50);
         // A clock that goes back gives nothing away.
         assert!(!guard.admit(0));
+    }
+
+    #[test]
+    fn what_stands_beside_takes_no_probes_token() {
+        let mut guard = Guard::new(10, 0);
+        assert!((0..5).all(|_| guard.admit_beside(0)));
+        assert!(!guard.admit_beside(0));
+        assert!((0..5).all(|_| guard.admit(0)));
+        assert!(!guard.admit(0));
+        // One connection a second is the probes' alone.
+        assert!(!Guard::new(1, 0).admit_beside(0));
     }
 }

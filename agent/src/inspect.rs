@@ -13,12 +13,23 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::Failure;
 use crate::output;
-use crate::spool::look::{Held, Look, look};
+use crate::spool::look::{Held, Look, look, spools_below};
 use crate::spool::{Loss, SpoolError};
 
 const LOST: u8 = 4;
 
 fn open(folder: &Path) -> Result<Look, Failure> {
+    let below = spools_below(folder);
+    if !below.is_empty() {
+        let list: Vec<String> = below.iter().map(|p| p.display().to_string()).collect();
+        let mut failure = Failure::new(format!(
+            "`{}` is no spool itself; below it: {}",
+            folder.display(),
+            list.join(", ")
+        ));
+        failure.hint = Some("name one of them".into());
+        return Err(failure);
+    }
     look(folder).map_err(|error| {
         let why = match error {
             SpoolError::Io { error, .. } => error.to_string(),
@@ -271,6 +282,7 @@ fn write_frame(frame: &Frame, from: u64, out: &mut impl Write) -> io::Result<()>
                     HostRecord::Ended(ended) => ("ended", json!(ended)),
                     HostRecord::Ledger(entry) => ("ledger", json!(entry)),
                     HostRecord::Control(probes) => ("control", json!(probes)),
+                    HostRecord::Inspection(seen) => ("inspection", json!(seen)),
                 };
                 let mut line = line_of(&frame.stream, name);
                 line.insert("seq".into(), json!(seq));

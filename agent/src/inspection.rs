@@ -7,10 +7,16 @@
 //! client that reads a greeting and leaves would be counted by the server as a
 //! broken-off login, and after `max_connect_errors` of them the host is blocked.
 //!
+//! `check` and `try` look once ([`reach`]), a run now and then ([`watch`], as
+//! [`when`] says).
+//!
 //! What it cannot know: the certificate under TLS 1.3, which is encrypted; what
 //! lies behind whatever answers. One more hop makes it unfit for measuring.
 
 pub mod parse;
+pub mod reach;
+pub mod watch;
+pub mod when;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -101,6 +101,8 @@ pub struct Reach {
     pub max_sockets: u32,
     /// Whether the circuit breaker may pause probing.
     pub breaker: bool,
+    /// Whether a connection beside the probes is looked at now and then.
+    pub inspect: bool,
 }
 
 impl Default for Reach {
@@ -110,6 +112,7 @@ impl Default for Reach {
             follow_dns: false,
             max_sockets: DEFAULT_MAX_SOCKETS,
             breaker: true,
+            inspect: true,
         }
     }
 }

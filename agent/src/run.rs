@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::board::{Board, RunBoard};
 use crate::config::Writes;
 use crate::host::HostNotes;
+use crate::inspection::watch::{Looks, watch};
 use crate::probe::canary;
 use crate::probe::identity::{IdentityCell, check_expression};
 use crate::probe::leash::Graveyard;
@@ -33,6 +34,8 @@ use crate::wake::Waker;
 
 /// How long a probe may still wait once the run has ended.
 pub const GRACE: Duration = Duration::from_secs(2);
+/// After a run's begin its targets are looked at for the first time.
+const FIRST_LOOK_NS: i64 = 500_000_000;
 const LEAD_NS: i64 = 50_000_000;
 const MOST_LEAD_NS: i64 = 30_000_000_000;
 
@@ -223,15 +226,18 @@ pub async fn probe(tools: &Tools, plan: &RunPlan, times: Times, stopper: &Stoppe
     });
     let sources = ledger_sources(tools, plan);
     let preparing = prepare_ledger(tools, ledger.as_ref(), &sources);
-    let mut tasks = start_clients(
-        tools,
-        plan,
-        times,
-        stopper,
-        &give_up,
-        &board,
-        ledger.as_ref(),
-    );
+    let identities = identities(tools, plan);
+    let end_looking = stopper.token.child_token();
+    let (looks, mut looking) = start_looking(tools, plan, times, &end_looking, &identities);
+    let shared = Shared {
+        identities,
+        looks,
+        ledger: ledger.clone(),
+        board,
+        stop: stopper.token.clone(),
+        give_up: give_up.clone(),
+    };
+    let mut tasks = start_clients(tools, plan, times, &shared);
 
     let mut books = Vec::new();
     let mut collect = |joined: Result<Schedule, tokio::task::JoinError>| match joined {
@@ -242,6 +248,7 @@ pub async fn probe(tools: &Tools, plan: &RunPlan, times: Times, stopper: &Stoppe
         () = stopper.token.cancelled() => true,
         () = tools.waker.until(times.planned_end_ns) => false,
     };
+    end_looking.cancel();
     let (mut end_ns, mut reason, grace) = match (ended_early, stopper.why()) {
         (true, Some((reason, grace))) => (tools.clock.raw_ns(), reason, grace),
         _ => (times.planned_end_ns, "planned end".to_owned(), GRACE),
@@ -280,6 +287,8 @@ pub async fn probe(tools: &Tools, plan: &RunPlan, times: Times, stopper: &Stoppe
         overslept: counts.overslept,
     };
     preparing.abort();
+    // They end with the probing; their records come before the run's last.
+    while looking.join_next().await.is_some() {}
     if let Some(ledger) = ledger.filter(|_| !sources.is_empty()) {
         let read = ledger::read(&ledger, &sources, &tools.graveyard, &stopper.leaving);
         for entry in read.await {
@@ -328,32 +337,83 @@ fn prepare_ledger(
     })
 }
 
-fn start_clients(
-    tools: &Tools,
-    plan: &RunPlan,
-    times: Times,
-    stopper: &Stopper,
-    give_up: &CancellationToken,
-    board: &Arc<RunBoard>,
-    ledger: Option<&Arc<Ledger>>,
-) -> JoinSet<Schedule> {
-    let mut identities: BTreeMap<&TargetName, Arc<IdentityCell>> = BTreeMap::new();
-    let mut ahead: BTreeMap<&TargetName, i64> = BTreeMap::new();
-    let now_ns = tools.clock.raw_ns();
-    let mut tasks = JoinSet::new();
+/// What the clients of a run share.
+struct Shared {
+    identities: BTreeMap<TargetName, Arc<IdentityCell>>,
+    looks: BTreeMap<TargetName, Arc<Looks>>,
+    ledger: Option<Arc<Ledger>>,
+    board: Arc<RunBoard>,
+    stop: CancellationToken,
+    give_up: CancellationToken,
+}
+
+/// How each target of a plan says who answers.
+fn identities(tools: &Tools, plan: &RunPlan) -> BTreeMap<TargetName, Arc<IdentityCell>> {
+    let mut found = BTreeMap::new();
     for group in &plan.groups {
         let Some(endpoint) = tools.endpoints.get(&group.target) else {
             continue;
         };
-        let identity = identities
-            .entry(&group.target)
+        found
+            .entry(group.target.clone())
             .or_insert_with(|| match &plan.identity {
                 Some(given) if endpoint.target.identity.is_none() => {
                     Arc::new(IdentityCell::given(given))
                 }
                 _ => endpoint.identity.clone(),
-            })
-            .clone();
+            });
+    }
+    found
+}
+
+/// Looks at each target beside its probes, where its owner has nothing against it.
+fn start_looking(
+    tools: &Tools,
+    plan: &RunPlan,
+    times: Times,
+    stop: &CancellationToken,
+    identities: &BTreeMap<TargetName, Arc<IdentityCell>>,
+) -> (BTreeMap<TargetName, Arc<Looks>>, JoinSet<()>) {
+    let (mut all, mut tasks) = (BTreeMap::new(), JoinSet::new());
+    for (name, identity) in identities {
+        let Some(endpoint) = tools.endpoints.get(name) else {
+            continue;
+        };
+        if !endpoint.target.reach.inspect {
+            continue;
+        }
+        // Not among the connections that are made ahead.
+        let looks = Arc::new(Looks::new(times.begin_ns.saturating_add(FIRST_LOOK_NS)));
+        all.insert(name.clone(), looks.clone());
+        let (tools, endpoint, identity) = (tools.clone(), endpoint.clone(), identity.clone());
+        tasks.spawn(watch(
+            tools,
+            plan.run_id,
+            endpoint,
+            identity,
+            looks,
+            stop.clone(),
+        ));
+    }
+    (all, tasks)
+}
+
+fn start_clients(
+    tools: &Tools,
+    plan: &RunPlan,
+    times: Times,
+    shared: &Shared,
+) -> JoinSet<Schedule> {
+    let mut ahead: BTreeMap<&TargetName, i64> = BTreeMap::new();
+    let now_ns = tools.clock.raw_ns();
+    let mut tasks = JoinSet::new();
+    for group in &plan.groups {
+        let (Some(endpoint), Some(identity)) = (
+            tools.endpoints.get(&group.target),
+            shared.identities.get(&group.target),
+        ) else {
+            continue;
+        };
         for (index, number) in (0..group.clients).zip(group.client_numbers()) {
             let ahead = ahead.entry(&group.target).or_insert(now_ns);
             let connect_at_ns = *ahead;
@@ -370,7 +430,7 @@ fn start_clients(
                     _ => None,
                 },
                 pool: group.kind == ClientKind::Pool,
-                ledger: ledger.cloned(),
+                ledger: shared.ledger.clone(),
                 canary_value: format!(
                     "{run}-{incarnation}-{target}-{number}",
                     run = plan.run_id,
@@ -391,10 +451,11 @@ fn start_clients(
                 ),
                 end_ns: times.planned_end_ns,
                 connect_at_ns,
-                stop: stopper.token.clone(),
-                give_up: give_up.clone(),
+                stop: shared.stop.clone(),
+                give_up: shared.give_up.clone(),
                 tools: tools.clone(),
-                board: board.clone(),
+                board: shared.board.clone(),
+                looks: shared.looks.get(&group.target).cloned(),
             };
             tasks.spawn(task.run());
         }
@@ -412,6 +473,7 @@ struct ClientTask {
     give_up: CancellationToken,
     tools: Tools,
     board: Arc<RunBoard>,
+    looks: Option<Arc<Looks>>,
 }
 
 impl ClientTask {
@@ -438,6 +500,9 @@ impl ClientTask {
                     let sample = self.client.probe(slot, &self.give_up).await;
                     self.schedule.free(self.tools.clock.raw_ns());
                     self.board.note(&sample);
+                    if let Some(looks) = &self.looks {
+                        looks.note(&sample);
+                    }
                     self.tools.spool.sample(self.run, sample).await;
                 }
             }

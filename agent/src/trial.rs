@@ -30,9 +30,10 @@ use tokio_util::sync::CancellationToken;
 use self::conclude::Findings;
 pub(crate) use self::conclude::conclude;
 pub(crate) use self::facts::Facts;
-use self::witness::{NoWitness, Witness};
+use self::witness::Witness;
 use crate::cli::Failure;
 use crate::config::{Secret, Sources, SystemSources, Target, split_address};
+use crate::inspection::reach::NotReached;
 use crate::null_server::NullServer;
 use crate::outcome::Verdict;
 use crate::output;
@@ -243,13 +244,19 @@ pub(crate) async fn run(args: &Try) -> Result<(), Failure> {
         Ok(witness) => witness,
         Err(failed) => return Err(no_witness(&address, &endpoint.target, &failed)),
     };
-    output::progress(&format!(
+    let plan = format!(
         "looking at {address} as {} for {} s, read-only: {:.0} statements and {:.0} connections a second, {} connections at once at most",
         args.user,
         args.duration.as_secs(),
         load.statements_per_second(),
         load.connects_per_second(),
         HELD + 2,
+    );
+    output::progress(&output::wrapped(
+        "",
+        2,
+        &plan,
+        args.width.unwrap_or_else(output::columns_for_people),
     ));
     let floor = NullServer::start()
         .await
@@ -339,7 +346,7 @@ fn file_lines(args: &Try) -> (bool, Vec<String>) {
     (needed, lines)
 }
 
-fn no_witness(address: &str, target: &Target, failed: &NoWitness) -> Failure {
+fn no_witness(address: &str, target: &Target, failed: &NotReached) -> Failure {
     let verdict = &failed.verdict;
     let mut failure = Failure::new(format!("cannot look at {address}: {}", in_words(verdict)));
     failure.hint = hint(verdict, target, failed.greeting.as_ref()).map(str::to_owned);
@@ -372,6 +379,9 @@ pub(crate) fn hint(
     let tls_off = target.reach.tls.mode() == TlsMode::Off;
     Some(match verdict.cause? {
         Cause::Refused => "is the server or proxy running, and is this its port?",
+        Cause::Denied if target.password.is_empty() => {
+            "no password is given: set GAPSCOPE_PASSWORD, or name where it is (password_env, password_file; of try --password-env, --password-file)"
+        }
         Cause::Denied if tls_off && greeting.is_some_and(|g| g.offers_tls) => {
             "check user and password; an account that REQUIREs SSL is refused in the same words: TLS is offered there, and off here (tls = required, verify-ca, verify-identity)"
         }

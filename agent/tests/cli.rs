@@ -134,3 +134,24 @@ fn inspecting_changes_nothing() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("0 files, 0 bytes"));
     assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 0);
 }
+
+#[test]
+fn a_folder_above_spools_names_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spool = folder.path().join("spool/east-1");
+    std::fs::create_dir_all(&spool).expect("made");
+    std::fs::write(spool.join("lock"), "").expect("written");
+    let own = folder.path().to_string_lossy().into_owned();
+    let between = folder.path().join("spool").to_string_lossy().into_owned();
+    for above in [own, between] {
+        for what in ["inspect", "verify", "export"] {
+            check(
+                &["spool", what, &above],
+                1,
+                &["is no spool itself; below it: ", "spool/east-1"],
+            );
+        }
+    }
+    let output = agent(&["spool", "inspect", &spool.to_string_lossy()]);
+    assert!(output.status.success());
+}

@@ -33,8 +33,8 @@ fn start(url: &str, data: &Path, server: &Server) -> Agent {
     let child = Command::new(env!("CARGO_BIN_EXE_gapscope-agent"))
         .args(["run", "--agent-id", "agent-1", "--aggregator", url])
         .args(["--target", &format!("db=probe@{}", server.address)])
-        // Given, so that every statement is a probe.
-        .args(["--identity", "@@hostname"])
+        // So that every statement is a probe.
+        .args(["--identity", "@@hostname", "--no-inspect"])
         .arg("--data")
         .arg(data)
         .arg("--die-with-parent")

@@ -61,6 +61,32 @@ fn reach(files: &TlsFiles) -> Reach {
     }
 }
 
+/// A look's TLS, by our own eyes and by the server's word: they agree.
+async fn check_look(db: &MariaDb, tls: &TlsFiles) {
+    let target = Target {
+        host: "localhost".into(),
+        reach: reach(tls),
+        ..db.target()
+    };
+    let clock = gapscope_proto::clock::SystemClock::new();
+    let endpoint = std::sync::Arc::new(gapscope_agent::probe::mysql::Endpoint::new(target, &clock));
+    let means = gapscope_agent::inspection::reach::Means {
+        clock: &clock,
+        graveyard: &gapscope_agent::probe::leash::Graveyard::open().expect("a thread"),
+        limit: std::time::Duration::from_secs(10),
+        give_up: &tokio_util::sync::CancellationToken::new(),
+    };
+    let why = gapscope_agent::inspection::when::Why::Start;
+    let seen = gapscope_agent::inspection::watch::look(&endpoint, &endpoint.identity, why, means)
+        .await
+        .expect("room");
+    assert_eq!(seen.error, "", "{seen:#?}");
+    assert!(seen.tls_version.starts_with("TLSv1."), "{seen:#?}");
+    let servers = seen.server_tls.as_deref().expect("MariaDB says it");
+    assert!(servers.starts_with("TLSv1."), "{seen:#?}");
+    assert_eq!(seen.findings(), [], "{seen:#?}");
+}
+
 async fn once(db: &MariaDb, host: &str, user: &str, files: &TlsFiles) -> Sample {
     let mut client = client(
         Target {
@@ -137,6 +163,7 @@ async fn every_mode_against_certificates_good_and_bad() {
     );
     // Required: whoever answers.
     assert!(is_ok(&once(&db, address, "secure", &mode(Required)).await));
+    check_look(&db, &mode(Required)).await;
     // By public authorities it is not known.
     refused(
         &once(&db, "localhost", "secure", &mode(VerifyIdentity)).await,

@@ -26,6 +26,7 @@ pub mod import;
 pub mod ingest;
 pub mod listen;
 pub mod live;
+pub mod measure;
 pub mod output;
 pub mod overhead;
 pub mod report;

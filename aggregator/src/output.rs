@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::IsTerminal;
 
+use gapscope_proto::plain::{columns, fitted};
 use gapscope_proto::tls::Trouble;
 
 use crate::store::StoreError;
@@ -50,9 +51,9 @@ pub fn error(error: &anyhow::Error) {
             texts.push(text);
         }
     }
-    eprintln!("error: {}", texts.join(": "));
+    note(format!("error: {}", texts.join(": ")));
     if let Some(hint) = hint {
-        eprintln!("hint: {hint}");
+        note(format!("hint: {hint}"));
     }
 }
 
@@ -67,9 +68,22 @@ pub fn data(line: impl fmt::Display) {
     }
 }
 
-/// A line for people.
+/// A line for people, broken where it would not fit.
 pub fn note(line: impl fmt::Display) {
-    eprintln!("{line}");
+    let columns = columns_of(std::io::stderr());
+    eprintln!("{}", fitted(&line.to_string(), columns));
+}
+
+/// Columns of standard output, if it is a terminal or `COLUMNS` says.
+pub fn stdout_columns() -> Option<usize> {
+    columns_of(std::io::stdout())
+}
+
+fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
+    let terminal = rustix::termios::tcgetwinsize(stream)
+        .ok()
+        .map(|size| usize::from(size.ws_col));
+    columns(terminal, std::env::var("COLUMNS").ok().as_deref())
 }
 
 /// Starts logging to stderr; `GAPSCOPE_LOG` says how much (`info` by default).

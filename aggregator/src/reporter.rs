@@ -1,14 +1,21 @@
-//! Makes the report of each run that is closed, one at a time, on a thread of its
-//! own: no run's task waits for it, and it asks for less of the processor than they
-//! get. A run that is closed again (its late data came) is reported again.
+//! Has the report of each run that is closed made, one at a time: no run's task
+//! waits for it. A run that is closed again (its late data came) is reported again.
 //!
-//! What it cannot do: bound the memory that an analysis takes. A report that is
-//! under way when the server ends is given up; `report` makes it.
+//! By a process of its own, so that neither the memory nor the threads an analysis
+//! takes, nor its end, are the server's; it asks for less of the processor than the
+//! server gets.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::exit::Exit;
+
+/// How a report is made.
+pub type Make = Box<dyn Fn(&Path) -> anyhow::Result<()> + Send>;
 
 /// Runs that may wait; a server that closes more at once leaves the oldest to
 /// `report`.
@@ -54,15 +61,14 @@ impl Reporter {
     ///
     /// # Errors
     /// When no thread can be had.
-    pub fn start(
-        make: impl Fn(&Path) -> anyhow::Result<()> + Send + 'static,
-    ) -> std::io::Result<Self> {
+    pub fn start(make: Make) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let work = shared.clone();
         std::thread::Builder::new()
             .name("reports".to_owned())
             .spawn(move || {
-                // Of this thread alone. That it may not is no reason to do without.
+                // Of this thread, and of what it starts. That it may not is no reason
+                // to do without.
                 let _ = rustix::process::nice(NICER);
                 while let Some(folder) = next(&work) {
                     match catch_unwind(AssertUnwindSafe(|| make(&folder))) {
@@ -96,6 +102,30 @@ impl Reporter {
     }
 }
 
+/// Makes reports by this program itself, which is called by `words` and then its
+/// subcommands.
+pub fn by_itself(words: Vec<OsString>) -> Make {
+    Box::new(move |folder| {
+        // Not by its path: there may be a newer program by now, or none.
+        let done = Command::new("/proc/self/exe")
+            .args(&words)
+            .arg("report")
+            .arg(folder)
+            .args(["--format", "json"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .output()?;
+        // 4 is said of the run, not of the report.
+        if done.status.success() || done.status.code() == Some(i32::from(Exit::DataLost.code())) {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&done.stderr);
+        let newest = said.lines().rev().take(3).collect::<Vec<_>>();
+        anyhow::bail!("{}: {}", done.status, newest.join(" / "))
+    })
+}
+
 fn next(shared: &Shared) -> Option<PathBuf> {
     let mut queue = shared.lock();
     loop {
@@ -121,14 +151,14 @@ mod tests {
     fn one_after_the_other_and_a_failure_does_not_end_it() {
         let (tell, told) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
-        let reporter = Reporter::start(move |folder| {
+        let reporter = Reporter::start(Box::new(move |folder| {
             tell.send(folder.to_owned())?;
             wait.recv()?;
             if folder.ends_with("broken") {
                 panic!("an analysis that fails");
             }
             anyhow::bail!("not this one either")
-        })
+        }))
         .expect("a thread");
         reporter.wanted(Path::new("broken"));
         assert_eq!(told.recv().expect("begun"), Path::new("broken"));

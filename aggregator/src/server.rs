@@ -16,15 +16,13 @@ use tonic::transport::Server;
 
 use crate::auth::gate::{Gate, Security};
 use crate::auth::layer::GuardLayer;
-use crate::commands::report;
 use crate::control::service::ControlService;
 use crate::ingest::clock::ClockService;
 use crate::ingest::hub::Hub;
 use crate::ingest::service::{CollectorService, MAX_MESSAGE_BYTES};
 use crate::listen::{Speech, incoming};
 use crate::output::in_trouble;
-use crate::reporter::Reporter;
-use crate::store::RunFolder;
+use crate::reporter::{Make, Reporter};
 use crate::store::disk::Disk;
 use crate::store::lock::DataLock;
 use crate::web;
@@ -55,8 +53,8 @@ pub struct Config {
     pub disk: Disk,
     /// By what it is known, and by what it knows who comes.
     pub security: Security,
-    /// Whether each run's report is made when it is closed.
-    pub reports: bool,
+    /// How each run's report is made when it is closed, if it is.
+    pub reports: Option<Make>,
     /// The page for browsers, if there is to be one.
     pub web: Option<web::Config>,
 }
@@ -74,7 +72,7 @@ pub async fn serve(
 ) -> anyhow::Result<()> {
     let gate = Gate::open(&config.security, config.clock.clone()).map_err(in_trouble)?;
     let _lock = DataLock::take(&config.data)?;
-    let reporter = reporter(config.reports)?;
+    let reporter = config.reports.map(Reporter::start).transpose()?;
     let hub = Hub::open(&config.data, config.clock.clone(), config.disk, reporter).await?;
     ready()?;
     let _web = config.web.map(|web| {
@@ -131,17 +129,6 @@ pub async fn serve(
     // A connection that does not end is cut: everything is on disk by now.
     let _ = tokio::time::timeout(LAST_WORDS, server).await;
     Ok(())
-}
-
-fn reporter(wanted: bool) -> anyhow::Result<Option<Reporter>> {
-    if !wanted {
-        return Ok(None);
-    }
-    let make = |folder: &std::path::Path| {
-        report::make(&RunFolder::open(folder)?)?;
-        Ok(())
-    };
-    Ok(Some(Reporter::start(make)?))
 }
 
 /// Files that change, and certificates that end.

@@ -347,6 +347,117 @@ fn keep(page: &Path, name: &str) {
     }
 }
 
+/// A backend that is stopped 20 times, every 8 s, and started again each time. The
+/// first outage takes 3 s, the others by turns 1 s or 2 s; once one is not over.
+fn repeated_lab() -> Lab {
+    const EVERY: i64 = 8 * S;
+    const LAST: i64 = 20;
+    let groups = vec![
+        group("proxy", Style::Reused, ClientKind::Bare, 0, 2, 20 * MS),
+        group("proxy", Style::New, ClientKind::Bare, 0, 1, 100 * MS),
+    ];
+    let mut lab = Lab::new(groups, LAST * EVERY);
+    lab.begin();
+    lab.probe(|blank, due| {
+        let (number, within) = (due / EVERY, due % EVERY);
+        let out = match number {
+            0 => 3_000 * MS,
+            7 => 5_000 * MS,
+            odd if odd % 2 == 1 => 1_000 * MS,
+            _ => 2_000 * MS,
+        };
+        let connection = if blank.style == Style::New {
+            blank.slot as u32 + 1
+        } else {
+            number as u32 * 2 + 2
+        };
+        match within {
+            w if w < 2_000 * MS => Sample {
+                connection: Some(connection - u32::from(blank.style != Style::New)),
+                ..blank.clone()
+            },
+            w if w < 2_000 * MS + out => refused(blank),
+            w if w < 7_000 * MS => from_b(blank, connection),
+            _ => Sample {
+                connection: Some(connection + u32::from(blank.style != Style::New)),
+                ..blank.clone()
+            },
+        }
+    });
+    lab.end();
+    for number in 0..LAST {
+        let at = number * EVERY;
+        lab.fault("stop", FaultScope::Backend, at + 1_995 * MS, Some("a:3306"));
+        lab.note(
+            "proxy_view",
+            "proxy",
+            at + 2_900 * MS,
+            "proxy holds db-a for DOWN (refused), before for UP",
+        );
+        let undone = if number == 7 { 4_000 * MS } else { 6_500 * MS };
+        lab.fault("start", FaultScope::Failback, at + undone, None);
+        lab.note(
+            "proxy_view",
+            "proxy",
+            at + 6_900 * MS,
+            "proxy holds db-a for UP, before for DOWN",
+        );
+    }
+    lab.close();
+    lab
+}
+
+#[test]
+fn twenty_repetitions_are_drawn_with_their_groups() {
+    let lab = repeated_lab();
+    let (_, json) = lab.report();
+    let page = lab.store.folder().join("report.html");
+    let html = std::fs::read_to_string(&page).expect("written");
+    let reused = &json["repetitions"][0]["rows"][0];
+    let groups = reused["gap_modes"].as_array().expect("groups");
+    assert_eq!(groups.len(), 2, "{reused:#}");
+    assert_eq!(
+        (&groups[0]["count"], &groups[1]["count"]),
+        (&9.into(), &9.into())
+    );
+    assert_eq!(reused["gap_not_over"], 1);
+    // One mark for each repetition of each row, the first apart, and the boxes.
+    let figure = |title: &str| -> &str {
+        let at = html.find(&format!("aria-label=\"{title}")).expect(title);
+        let end = html[at..].find("</svg>").expect("ends");
+        &html[at..at + end]
+    };
+    let lengths = figure("stop db-a: felt gap in each of 20 repetitions");
+    assert_eq!(lengths.matches("<circle").count(), 2 * 19);
+    assert_eq!(
+        lengths
+            .matches("the first: repetition 1: disrupted, 3.0")
+            .count(),
+        2
+    );
+    assert_eq!(lengths.matches("class=\"mode\"").count(), 4);
+    assert!(lengths.contains(">9</text>"), "{lengths}");
+    let order = figure("In order: felt gap");
+    assert_eq!(order.matches("<circle").count(), 2 * 19);
+    assert!(order.contains("trend "), "{order}");
+    let shares = figure("Verdicts of the repetitions after the first");
+    assert!(
+        shares.contains("18 of 19") || shares.contains("19 of 19"),
+        "{shares}"
+    );
+    keep(&page, "repeated.html");
+    let Some(browser) = chromium() else { return };
+    let found = checked(browser, &page);
+    assert_eq!(
+        found["problems"].as_array().map(Vec::len),
+        Some(0),
+        "{found:#}"
+    );
+    assert_eq!(found["faults"], 40);
+    let view = found["belief"].as_str().expect("told");
+    assert!(view.contains("proxy holds db-a for UP"), "{view}");
+}
+
 #[test]
 #[ignore = "takes a minute or two: cargo test --workspace --test html -- --ignored --nocapture"]
 fn a_million_samples_are_under_six_megabytes_and_ready_within_two_seconds() {

@@ -54,7 +54,7 @@ async fn server(data: &Path, disk: Disk) -> Server {
         clock: Arc::new(SystemClock::new()),
         disk,
         security: Default::default(),
-        reports: false,
+        reports: None,
         web: None,
     };
     let task = tokio::spawn(serve(config, listener, || Ok(()), async move {
@@ -1093,4 +1093,50 @@ async fn a_killed_server_goes_on_where_it_was() {
         text.contains(&format!("process {}", server.child.id())) && text.contains("hint:"),
         "{text}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_on_a_busy_target_is_warned_of_and_kept_with_both_runs() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = server(data.path(), Disk::default()).await;
+    let incarnation = Incarnation::generate();
+    let (mut peer, _) = Peer::connect(server.address, hello("a", incarnation)).await;
+    let (first, second) = (plan("t", 60_000_000_000), plan("t", 60_000_000_000));
+    start(server.address, &mut peer, &first, incarnation).await;
+    let request = wire::StartRunRequest {
+        plan: Some((&second).into()),
+        ..wire::StartRunRequest::default()
+    };
+    let mut asking = control(server.address).await;
+    let starting = tokio::spawn(async move { asking.start_run(request).await });
+    peer.hear(|kind| match kind {
+        Hear::StartRun(start) => Some(start),
+        _ => None,
+    })
+    .await;
+    let host = stream(second.run_id, incarnation, StreamKind::Host);
+    peer.say_frame(&host_frame(host, 1, vec![started()])).await;
+    peer.acked(host, 1).await;
+    let response = starting
+        .await
+        .expect("does not panic")
+        .expect("starts")
+        .into_inner();
+    let of_first = format!(
+        "target t is probed by run {} at the same time",
+        first.run_id
+    );
+    assert_eq!(response.warnings.len(), 1, "{:?}", response.warnings);
+    assert!(
+        response.warnings[0].starts_with(&of_first),
+        "{:?}",
+        response.warnings
+    );
+    server.shut_down().await;
+    for (run, other) in [(&first, &second), (&second, &first)] {
+        let folder = RunFolder::open(&data.path().join(run.run_id.to_string())).expect("opens");
+        let said = format!("probed by run {} at the same time", other.run_id);
+        let caveats = &folder.manifest().caveats;
+        assert!(caveats.iter().any(|c| c.contains(&said)), "{caveats:?}");
+    }
 }

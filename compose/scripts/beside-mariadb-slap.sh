@@ -6,7 +6,8 @@
 #   compose/scripts/beside-mariadb-slap.sh [GAPSCOPE-LAB] [ROUNDS]
 #
 # Printed: medians over rounds of the total and of the clients' processor time a
-# statement. mariadb-slap's total holds its connects (gapscope's does not), its
+# statement; the ratio of totals with its 95 % interval (t of the rounds' log ratios:
+# both ran right after each other). mariadb-slap's total holds its connects (gapscope's does not), its
 # processor time the start of its program.
 set -euo pipefail
 
@@ -127,4 +128,15 @@ for clients in 1 40; do
         -v c="$(median "$place/slap.$clients" 2)" -v d="$(median "$place/gapscope.$clients" 2)" \
         -v n="$clients" 'BEGIN { printf "at %d: total %.3f times, throughput %.3f times, CPU %.2f times mariadb-slap'"'"'s\n",
             n, b / a, a / b, d / c }'
+    paste -d' ' "$place/slap.$clients" "$place/gapscope.$clients" | awk -v n="$clients" '
+        { r = log($3 / $1); s += r; q += r * r }
+        END {
+            if (NR < 2) exit
+            m = s / NR; v = (q - NR * m * m) / (NR - 1); f = NR - 1; z = 1.959964
+            # t by its expansion in 1/f (Abramowitz and Stegun 26.7.5).
+            t = z + (z ^ 3 + z) / (4 * f) + (5 * z ^ 5 + 16 * z ^ 3 + 3 * z) / (96 * f * f)
+            e = t * sqrt((v > 0 ? v : 0) / NR)
+            printf "at %d: within rounds %.3f times, 95 %% interval %.3f to %.3f\n",
+                n, exp(m), exp(m - e), exp(m + e)
+        }'
 done

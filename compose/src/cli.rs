@@ -25,6 +25,8 @@ pub enum Command {
     Run(Box<Run>),
     /// Measure what proxies cost when nothing fails, against the server alone
     Overhead(Box<crate::overhead::options::Options>),
+    /// Measure gapscope's own speed, beside other programs
+    Bench(Box<crate::bench::options::Options>),
     /// List the shipped scenarios, and what a lab can be made of
     List,
     /// Check a scenario file and show what it would do
@@ -88,6 +90,7 @@ impl Up {
             faster: None,
             fault: None,
             like_lab08: false,
+            ascii: false,
             no_jitter: false,
             seed: None,
             repeat: None,
@@ -152,6 +155,9 @@ pub struct Run {
         requires = "repeat"
     )]
     pub aim: Aim,
+    /// Draw the live strips with ASCII signs (by default where the locale is not UTF-8)
+    #[arg(long)]
+    pub ascii: bool,
     /// How to print the summary
     #[arg(long, default_value = "text")]
     pub format: Format,

@@ -1,5 +1,6 @@
 //! One module for each subcommand.
 
+pub mod bench;
 pub mod check;
 pub mod doctor;
 pub mod down;

@@ -7,6 +7,7 @@
 //! down; [`commands`] puts it all together. Nothing that was running before a lab
 //! is ever touched.
 
+pub mod bench;
 pub mod children;
 pub mod cli;
 pub mod clock_wait;
@@ -23,7 +24,6 @@ pub mod leftovers;
 pub mod login;
 pub mod output;
 pub mod overhead;
-pub mod plain;
 pub mod play;
 pub mod programs;
 pub mod progress;
@@ -85,8 +85,10 @@ fn threads() -> Result<tokio::runtime::Runtime> {
 
 fn dispatch(cli: Cli) -> Result<u8> {
     match cli.command {
-        Command::List => output::data(&commands::list::text()?),
-        Command::Check { scenario } => output::data(&commands::check::text(&scenario)?),
+        Command::List => output::data(&commands::list::text(output::columns_or_80())?),
+        Command::Check { scenario } => {
+            output::data(&commands::check::text(&scenario, output::columns_or_80())?);
+        }
         Command::Doctor { program } => {
             output::data(&commands::doctor::text(&program.into_iter().collect()));
         }
@@ -94,6 +96,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Overhead(options) => {
             return threads()?.block_on(commands::overhead::run(&options));
         }
+        Command::Bench(options) => return threads()?.block_on(commands::bench::run(&options)),
         Command::Down { name, all } => {
             let down = commands::down::down(name.as_deref(), all);
             output::data(&threads()?.block_on(down)?);

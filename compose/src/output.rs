@@ -2,11 +2,8 @@
 
 use std::io::{IsTerminal, Write};
 
-use crate::plain::{visible, wrapped};
 use crate::progress::{Look, Progress};
-
-/// Narrower terminals are left to break lines themselves.
-const LEAST_WIDTH: usize = 30;
+use gapscope_proto::plain::{columns, fitted, visible};
 
 /// Writes data to stdout. A reader that has gone away is no error.
 pub fn data(text: &str) {
@@ -15,29 +12,33 @@ pub fn data(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Tells a person; on a terminal in lines that fit.
+/// Tells a person, in lines that fit.
 pub fn say(text: &str) {
-    let mut text = visible(text);
-    if std::io::stderr().is_terminal()
-        && let Some(width) = columns(std::io::stderr())
-    {
-        text = wrapped(&text, width.max(LEAST_WIDTH));
-    }
+    let text = fitted(&visible(text), stderr_columns());
     let mut err = std::io::stderr().lock();
     let _ = writeln!(err, "{text}");
 }
 
-/// Columns of the terminal behind a stream, if it is one.
-fn columns(stream: impl std::os::fd::AsFd) -> Option<usize> {
-    rustix::termios::tcgetwinsize(stream)
+/// Columns of what is behind a stream, if anybody says.
+fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
+    let terminal = rustix::termios::tcgetwinsize(stream)
         .ok()
-        .map(|size| usize::from(size.ws_col))
-        .filter(|columns| *columns > 0)
+        .map(|size| usize::from(size.ws_col));
+    columns(terminal, std::env::var("COLUMNS").ok().as_deref())
 }
 
-/// Columns of standard output, if it is a terminal.
+/// Columns of standard output, if it is a terminal or `COLUMNS` says.
 pub fn stdout_columns() -> Option<usize> {
-    columns(std::io::stdout())
+    columns_of(std::io::stdout())
+}
+
+/// For laying out data: as many as there are, 80 where nobody says.
+pub fn columns_or_80() -> usize {
+    stdout_columns().unwrap_or(80)
+}
+
+fn stderr_columns() -> Option<usize> {
+    columns_of(std::io::stderr())
 }
 
 /// Shows progress on stderr: a live block on a terminal, else a line now and then.
@@ -52,12 +53,13 @@ pub struct Screen {
 const LINE_EVERY_NS: u64 = 5_000_000_000;
 
 impl Screen {
-    /// Looks at what stderr is.
-    pub fn new() -> Self {
+    /// Looks at what stderr is; `ascii`: without block characters whatever the
+    /// locale says.
+    pub fn new(ascii: bool) -> Self {
         let tty = std::io::stderr().is_terminal();
-        let width = columns(std::io::stderr()).unwrap_or(100);
+        let width = stderr_columns().unwrap_or(80);
         Self {
-            look: Look::of_environment(tty, width),
+            look: Look::of_environment(tty, width, ascii),
             live: tty && std::env::var("TERM").is_ok_and(|term| term != "dumb"),
             drawn: 0,
             last_line_ns: None,
@@ -99,12 +101,6 @@ impl Screen {
         } else {
             format!("\u{1b}[{}A\r", self.drawn)
         }
-    }
-}
-
-impl Default for Screen {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
 use crate::control::Counters;
-use crate::plain::visible;
+use gapscope_proto::plain::visible;
 
 /// What one reading adds to a target's strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct Look {
 
 impl Look {
     /// What the environment allows.
-    pub fn of_environment(tty: bool, width: usize) -> Self {
+    pub fn of_environment(tty: bool, width: usize, ascii: bool) -> Self {
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
             .iter()
             .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
@@ -78,7 +78,7 @@ impl Look {
             .to_ascii_uppercase();
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
-            unicode: locale.contains("UTF-8") || locale.contains("UTF8"),
+            unicode: !ascii && (locale.contains("UTF-8") || locale.contains("UTF8")),
             colour: tty && !plain && std::env::var("TERM").is_ok_and(|term| term != "dumb"),
             width,
         }
@@ -92,14 +92,16 @@ struct Target {
     backends: Vec<String>,
     last_error: String,
     strip: VecDeque<Cell>,
+    /// When the newest reading came that had a good answer in it, or the first.
+    answered_ns: Option<u64>,
+    /// When the newest reading came.
+    read_ns: u64,
 }
 
 /// Cells kept for each target: half a second each.
 const STRIP: usize = 40;
-/// What a cell stands for, about.
-const CELL_S: f64 = 0.5;
-/// So many cells without an end of any probe are said in words.
-const SILENCE: usize = 2;
+/// So long without a good answer is said in words.
+const SILENCE_NS: u64 = 900_000_000;
 
 /// What is known of a run's progress.
 #[derive(Debug, Clone)]
@@ -109,6 +111,8 @@ pub struct Progress {
     /// Backends' names by the identity that probes see.
     names: BTreeMap<String, String>,
     duration_ns: u64,
+    /// The duration is only what it can take at most.
+    is_bound: bool,
     step: String,
 }
 
@@ -128,7 +132,16 @@ impl Progress {
             order: targets,
             names,
             duration_ns,
+            is_bound: false,
             step: first_step,
+        }
+    }
+
+    /// The duration is a bound: how long repetitions take is not known beforehand.
+    pub fn at_most(self) -> Self {
+        Self {
+            is_bound: true,
+            ..self
         }
     }
 
@@ -137,8 +150,8 @@ impl Progress {
         self.step = one_line(text);
     }
 
-    /// Takes in a reading.
-    pub fn update(&mut self, reading: &[Counters]) {
+    /// Takes in a reading, `elapsed_ns` after the run's zero.
+    pub fn update(&mut self, reading: &[Counters], elapsed_ns: u64) {
         let mut sums: BTreeMap<&str, (u64, u64, Vec<String>, String)> = BTreeMap::new();
         for target in reading {
             let sum = sums.entry(&target.target).or_default();
@@ -160,9 +173,14 @@ impl Progress {
                 // Nothing was told yet: before the first probe, not silence.
                 if !target.strip.is_empty() {
                     target.strip.push_back(Cell::Silent);
+                    target.read_ns = elapsed_ns;
                 }
                 continue;
             };
+            target.read_ns = elapsed_ns;
+            if ok > target.ok || target.answered_ns.is_none() {
+                target.answered_ns = Some(elapsed_ns);
+            }
             target.strip.push_back(Cell::of(
                 ok.saturating_sub(target.ok),
                 bad.saturating_sub(target.bad),
@@ -179,8 +197,9 @@ impl Progress {
 
     fn clock(&self, elapsed_ns: u64) -> String {
         format!(
-            "{:>5.1} s of {:.0} s",
+            "{:>5.1} s of {}{:.0} s",
             elapsed_ns as f64 / 1e9,
+            if self.is_bound { "at most " } else { "" },
             self.duration_ns as f64 / 1e9
         )
     }
@@ -203,19 +222,18 @@ impl Progress {
     }
 
     /// Who answers, and how many were bad. While nobody answers, that: "0 bad" alone
-    /// would be read as health, where clients wait and none has given up yet.
+    /// would be read as health, where clients wait and none has given up yet. It is
+    /// counted from the last good answer: a probe that is given up or refused
+    /// meanwhile ends nothing.
     fn state(target: &Target) -> String {
-        let silent = target
-            .strip
-            .iter()
-            .rev()
-            .take_while(|cell| **cell == Cell::Silent)
-            .count();
         let bad = format!("{} bad", target.bad);
-        if silent >= SILENCE {
+        let silent_ns = target
+            .answered_ns
+            .map_or(0, |answered| target.read_ns.saturating_sub(answered));
+        if silent_ns >= SILENCE_NS {
             format!(
-                "NO ANSWER for {:.1} s and counting, {bad} before",
-                silent as f64 * CELL_S
+                "NO ANSWER for {:.1} s and counting, {bad}",
+                silent_ns as f64 / 1e9
             )
         } else if target.backends.is_empty() {
             format!("on nobody yet, {bad}")
@@ -302,6 +320,9 @@ mod tests {
         width: 100,
     };
 
+    /// Between two readings.
+    const HALF_NS: u64 = 500_000_000;
+
     fn reading(ok: u64, bad: u64, backend: &str, last_error: &str) -> Vec<Counters> {
         let of_style = |ok, bad| Counters {
             target: "haproxy".to_owned(),
@@ -325,8 +346,11 @@ mod tests {
     #[test]
     fn differences_become_cells() {
         let mut progress = progress();
-        for (ok, bad) in [(100, 0), (200, 0), (250, 3), (250, 9), (250, 9), (300, 9)] {
-            progress.update(&reading(ok, bad, "host:1", "refused"));
+        for (at, (ok, bad)) in [(100, 0), (200, 0), (250, 3), (250, 9), (250, 9), (300, 9)]
+            .into_iter()
+            .enumerate()
+        {
+            progress.update(&reading(ok, bad, "host:1", "refused"), at as u64 * HALF_NS);
         }
         let block = progress.block(12_340_000_000, PLAIN);
         assert_eq!(block[0], " 12.3 s of 30 s  next: stop");
@@ -346,30 +370,52 @@ mod tests {
     #[test]
     fn a_hang_is_not_shown_as_nothing_bad() {
         let mut progress = progress();
-        for ok in [100, 200, 200, 200, 200] {
-            progress.update(&reading(ok, 0, "host:1", ""));
+        for (at, ok) in [100, 200, 200, 200, 200].into_iter().enumerate() {
+            progress.update(&reading(ok, 0, "host:1", ""), at as u64 * HALF_NS);
         }
         let line = progress.block(0, PLAIN)[1].clone();
         assert!(
-            line.contains("NO ANSWER for 1.5 s and counting, 0 bad before"),
+            line.contains("NO ANSWER for 1.5 s and counting, 0 bad"),
             "{line}"
         );
         assert!(progress.line(0, PLAIN).contains("NO ANSWER"));
-        progress.update(&reading(300, 0, "host:1", ""));
+        progress.update(&reading(300, 0, "host:1", ""), 5 * HALF_NS);
         assert!(progress.block(0, PLAIN)[1].contains("on backend-1, 0 bad"));
+    }
+
+    #[test]
+    fn what_is_given_up_meanwhile_does_not_restart_the_count() {
+        let mut progress = progress();
+        progress.update(&reading(100, 0, "host:1", ""), 0);
+        // Longer than the strip, and clients run into their timeouts.
+        for at in 1..=60 {
+            progress.update(&reading(100, at / 10, "host:1", "timeout"), at * HALF_NS);
+        }
+        let line = progress.block(
+            0,
+            Look {
+                width: 120,
+                ..PLAIN
+            },
+        )[1]
+        .clone();
+        assert!(
+            line.contains("NO ANSWER for 30.0 s and counting, 6 bad"),
+            "{line}"
+        );
     }
 
     #[test]
     fn unknown_identities_are_shown_as_they_are() {
         let mut progress = progress();
-        progress.update(&reading(1, 0, "elsewhere:7", ""));
+        progress.update(&reading(1, 0, "elsewhere:7", ""), 0);
         assert!(progress.block(0, PLAIN)[1].contains("on elsewhere:7, 0 bad"));
     }
 
     #[test]
     fn lines_keep_to_the_width() {
         let mut progress = progress();
-        progress.update(&reading(1, 1, "host:1", &"long ".repeat(50)));
+        progress.update(&reading(1, 1, "host:1", &"long ".repeat(50)), 0);
         for width in [40, 80, 120] {
             for line in progress.block(0, Look { width, ..PLAIN }) {
                 assert!(line.chars().count() <= width, "{width}: {line}");
@@ -381,7 +427,7 @@ mod tests {
     fn the_strip_is_bounded() {
         let mut progress = progress();
         for ok in 0..1_000 {
-            progress.update(&reading(ok, 0, "host:1", ""));
+            progress.update(&reading(ok, 0, "host:1", ""), ok * HALF_NS);
         }
         assert_eq!(progress.targets["haproxy"].strip.len(), STRIP);
     }

@@ -55,35 +55,13 @@ impl Services {
     ) -> Result<Self> {
         let itself = folder.itself();
         let deadline = clock.raw_ns() + UP_WITHIN_NS;
-        let aggregator_log = folder.path().join("aggregator.log");
-        let address_file = folder.path().join("aggregator.address");
-        let mut command = itself.command();
-        let page_file = folder.path().join("page.address");
-        command
-            // The lab makes the report itself, when all is told.
-            .args([AGGREGATOR, "serve", "--no-report"])
-            .args(["--listen", "127.0.0.1:0", "--data"])
-            .arg(data)
-            .arg("--address-file")
-            .arg(&address_file)
-            .arg("--die-with-parent");
-        if let Some(http) = http {
-            command
-                .args(["--http", &http.to_string(), "--http-address-file"])
-                .arg(&page_file);
-        }
-        let aggregator = start("the aggregator", command, &aggregator_log)?;
-        let address = loop {
-            if let Ok(text) = std::fs::read_to_string(&address_file)
-                && let Ok(address) = text.trim().parse::<SocketAddr>()
-            {
-                break address;
-            }
-            still_there(&aggregator, clock, deadline, "did not begin to listen")?;
-            tokio::time::sleep(LOOK_EVERY).await;
-        };
-        let url = format!("http://{address}");
-        let mut control = Control::connect(&url).await?;
+        let Served {
+            aggregator,
+            mut control,
+            url,
+            page,
+            log: aggregator_log,
+        } = serve(folder, data, http, clock).await?;
 
         let agent_log = folder.path().join("agent.log");
         let config = folder.path().join("agent.toml");
@@ -109,14 +87,23 @@ impl Services {
             still_there(&aggregator, clock, deadline, "lost its agent")?;
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        let page = http.and_then(|_| std::fs::read_to_string(&page_file).ok());
         Ok(Self {
             agent,
             aggregator,
             logs: [agent_log, aggregator_log],
             control,
-            page: page.and_then(|text| text.trim().parse().ok()),
+            page,
         })
+    }
+
+    /// The agent's process.
+    pub fn agent(&self) -> &Child {
+        &self.agent
+    }
+
+    /// The aggregator's process.
+    pub fn aggregator(&self) -> &Child {
+        &self.aggregator
     }
 
     /// Says which of them has ended, if one has.
@@ -160,6 +147,68 @@ impl Services {
         self.agent.end(END_GRACE).await;
         self.aggregator.end(END_GRACE).await;
     }
+}
+
+/// An aggregator, running.
+pub struct Served {
+    /// Its process.
+    pub aggregator: Child,
+    /// To it.
+    pub control: Control,
+    /// Where it listens.
+    pub url: String,
+    /// Where its page for browsers is, if there is one.
+    pub page: Option<SocketAddr>,
+    log: PathBuf,
+}
+
+/// Starts an aggregator and waits until it listens. Must be called on a thread that
+/// lives as long as it does (see `children`).
+pub async fn serve(
+    folder: &LabFolder,
+    data: &Path,
+    http: Option<SocketAddr>,
+    clock: &dyn Clock,
+) -> Result<Served> {
+    let deadline = clock.raw_ns() + UP_WITHIN_NS;
+    let log = folder.path().join("aggregator.log");
+    let address_file = folder.path().join("aggregator.address");
+    let page_file = folder.path().join("page.address");
+    let mut command = folder.itself().command();
+    command
+        // The lab makes the report itself, when all is told.
+        .args([AGGREGATOR, "serve", "--no-report"])
+        .args(["--listen", "127.0.0.1:0", "--data"])
+        .arg(data)
+        .arg("--address-file")
+        .arg(&address_file)
+        .arg("--die-with-parent");
+    if let Some(http) = http {
+        command
+            .args(["--http", &http.to_string(), "--http-address-file"])
+            .arg(&page_file);
+    }
+    let aggregator = start("the aggregator", command, &log)?;
+    let address = loop {
+        if let Ok(text) = std::fs::read_to_string(&address_file)
+            && let Ok(address) = text.trim().parse::<SocketAddr>()
+        {
+            break address;
+        }
+        still_there(&aggregator, clock, deadline, "did not begin to listen")?;
+        tokio::time::sleep(LOOK_EVERY).await;
+    };
+    let url = format!("http://{address}");
+    let control = Control::connect(&url).await?;
+    // Written before the other one.
+    let page = http.and_then(|_| std::fs::read_to_string(&page_file).ok());
+    Ok(Served {
+        aggregator,
+        control,
+        url,
+        page: page.and_then(|text| text.trim().parse().ok()),
+        log,
+    })
 }
 
 fn start(name: &str, command: std::process::Command, log: &Path) -> Result<Child> {

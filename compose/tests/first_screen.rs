@@ -143,7 +143,6 @@ fn config(db: &Backend, control: Option<&Backend>) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "known fault: a probe in flight while its agent stands still makes the slots behind it waited"]
 async fn a_paused_agent_blames_nobody() {
     let db = backend("db").await;
     let folder = tempfile::tempdir().expect("a folder");

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::TargetName;
 use crate::sample::{Canary, Cause, Outcome, Phase, Sample, Style};
-use crate::time::Timestamp;
+use crate::time::{AgentRaw, Timestamp};
 
 /// Most samples in one batch.
 pub const MAX_SAMPLES: usize = 65_536;
@@ -210,6 +210,15 @@ impl Columns {
 
     /// Turns columns back into samples.
     pub fn decode(&self) -> Result<Vec<Sample>, InvalidColumns> {
+        let rows = self.rows()?;
+        Ok(rows
+            .into_iter()
+            .map(|row| row.sample(&self.series[row.series as usize]))
+            .collect())
+    }
+
+    /// What is a sample's own, one after the other; the series of each is there.
+    pub fn rows(&self) -> Result<Vec<Row>, InvalidColumns> {
         let n = self.len();
         if n > MAX_SAMPLES {
             return Err(InvalidColumns::TooMany(n));
@@ -242,12 +251,10 @@ impl Columns {
         }
         let optional = |column: &Vec<u64>, i: usize| column.get(i).copied().and_then(minus_1);
         let mut last = vec![Last::default(); self.series.len()];
-        let mut samples = Vec::with_capacity(n);
+        let mut rows = Vec::with_capacity(n);
         for i in 0..n {
             let at = self.series_index[i];
-            let (Some(series), Some(previous)) =
-                (self.series.get(at as usize), last.get_mut(at as usize))
-            else {
+            let Some(previous) = last.get_mut(at as usize) else {
                 return Err(InvalidColumns::NoSuchSeries {
                     sample: i,
                     series: at,
@@ -277,10 +284,8 @@ impl Columns {
                     })?)
                 }
             };
-            samples.push(Sample {
-                target: series.target.clone(),
-                style: series.style,
-                client: series.client,
+            rows.push(Row {
+                series: at,
                 slot: slot as u64,
                 scheduled: Timestamp::from_ns(scheduled),
                 started: Timestamp::from_ns(started),
@@ -288,23 +293,68 @@ impl Columns {
                 resolve_ns: optional(&self.resolve, i),
                 connect_ns: optional(&self.connect, i),
                 query_ns: optional(&self.query, i),
-                phase: series.phase,
-                outcome: series.outcome,
-                cause: series.cause,
-                error_code: series.error_code,
-                sqlstate: series.sqlstate.clone(),
-                error: series.error.clone(),
-                may_have_executed: series.may_have_executed,
                 connection: number,
                 connection_id: minus_1(connection_id as u64),
-                handshake_id: series.handshake_id,
-                backend: series.backend.clone(),
-                peer: series.peer.clone(),
-                server_version: series.server_version.clone(),
-                canary: series.canary,
             });
         }
-        Ok(samples)
+        Ok(rows)
+    }
+}
+
+/// What of a sample is its own, not its series'. Fields as in [`Sample`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// Index of its series.
+    pub series: u32,
+    /// Number in the client's schedule.
+    pub slot: u64,
+    /// Due.
+    pub scheduled: Timestamp<AgentRaw>,
+    /// Begun.
+    pub started: Timestamp<AgentRaw>,
+    /// Answered or given up.
+    pub finished: Timestamp<AgentRaw>,
+    /// How long the name took.
+    pub resolve_ns: Option<u64>,
+    /// How long connecting took.
+    pub connect_ns: Option<u64>,
+    /// How long the statement took.
+    pub query_ns: Option<u64>,
+    /// The client's own number of its connection.
+    pub connection: Option<u32>,
+    /// `CONNECTION_ID()`.
+    pub connection_id: Option<u64>,
+}
+
+impl Row {
+    /// With what its series says.
+    pub fn sample(&self, series: &Series) -> Sample {
+        Sample {
+            target: series.target.clone(),
+            style: series.style,
+            client: series.client,
+            slot: self.slot,
+            scheduled: self.scheduled,
+            started: self.started,
+            finished: self.finished,
+            resolve_ns: self.resolve_ns,
+            connect_ns: self.connect_ns,
+            query_ns: self.query_ns,
+            phase: series.phase,
+            outcome: series.outcome,
+            cause: series.cause,
+            error_code: series.error_code,
+            sqlstate: series.sqlstate.clone(),
+            error: series.error.clone(),
+            may_have_executed: series.may_have_executed,
+            connection: self.connection,
+            connection_id: self.connection_id,
+            handshake_id: series.handshake_id,
+            backend: series.backend.clone(),
+            peer: series.peer.clone(),
+            server_version: series.server_version.clone(),
+            canary: series.canary,
+        }
     }
 }
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use crate::batch::{Columns, Series};
 use crate::clock::ClockKey;
 use crate::fault::{Fault, FaultScope, Span, Subject};
-use crate::frame::{Body, Frame, StreamId, StreamKind};
+use crate::frame::{Body, FORMAT_VERSION, Frame, StreamId, StreamKind};
 use crate::host::{
-    Anchor, ControlProbes, Exchange, HostFacts, HostRecord, Lag, LedgerEntry, ProbingEnded,
-    ProbingStarted,
+    Anchor, ControlProbes, Exchange, HostFacts, HostRecord, Inspection, Lag, LedgerEntry,
+    ProbingEnded, ProbingStarted,
 };
 use crate::ids::{Incarnation, RunId, TargetName};
+use crate::pack;
 use crate::plan::{ClientGroup, RunPlan, Timeouts};
 use crate::wire;
 
@@ -160,11 +161,33 @@ impl From<&Frame> for wire::Frame {
     }
 }
 
+/// As [`wire::Frame::from`], with samples packed, for an aggregator that takes them
+/// so. What cannot be packed goes as it is.
+pub fn packed_frame(frame: &Frame) -> wire::Frame {
+    let packed = match &frame.body {
+        Body::Samples(columns) => pack::pack(columns).ok(),
+        Body::Host(_) => None,
+    };
+    match packed {
+        Some(bytes) => wire::Frame {
+            stream: Some((&frame.stream).into()),
+            first_seq: frame.first_seq,
+            count: u32::try_from(frame.count()).unwrap_or(u32::MAX),
+            body: Some(wire::frame::Body::Packed(bytes)),
+        },
+        None => frame.into(),
+    }
+}
+
 impl TryFrom<wire::Frame> for Frame {
     type Error = InvalidMessage;
     fn try_from(frame: wire::Frame) -> Result<Self, InvalidMessage> {
         let stream = StreamId::try_from(&required("stream", frame.stream)?)?;
         let body = match (required("body", frame.body)?, stream.kind) {
+            (wire::frame::Body::Packed(bytes), StreamKind::Samples) => {
+                let columns = pack::unpack(FORMAT_VERSION, &bytes, frame.count as usize);
+                Body::Samples(columns.map_err(|error| invalid("packed", error))?)
+            }
             (wire::frame::Body::Samples(columns), StreamKind::Samples) => {
                 Body::Samples(columns.try_into()?)
             }
@@ -349,7 +372,68 @@ impl From<&HostRecord> for wire::HostRecord {
                     times: entry.times,
                     note: entry.note.clone(),
                 }),
+                HostRecord::Inspection(seen) => Kind::Inspection(seen.as_ref().into()),
             }),
+        }
+    }
+}
+
+impl From<&Inspection> for wire::Inspection {
+    fn from(seen: &Inspection) -> Self {
+        Self {
+            target: seen.target.clone(),
+            at_ns: seen.at_ns,
+            until_ns: seen.until_ns,
+            why: seen.why.clone(),
+            error: seen.error.clone(),
+            addresses: seen.addresses.clone(),
+            peer: seen.peer.clone(),
+            local: seen.local.clone(),
+            seen_as: seen.seen_as.clone(),
+            greeting_version: seen.greeting_version.clone(),
+            greeting_id: seen.greeting_id,
+            capabilities: seen.capabilities,
+            auth_plugin: seen.auth_plugin.clone(),
+            tls_version: seen.tls_version.clone(),
+            tls_cipher: seen.tls_cipher.clone(),
+            server_tls: seen.server_tls.clone(),
+            answered_id: seen.answered_id,
+            again_id: seen.again_id,
+            lone_id: seen.lone_id,
+            server_version: seen.server_version.clone(),
+            backend: seen.backend.clone(),
+            again_backend: seen.again_backend.clone(),
+            identity: seen.identity.clone(),
+        }
+    }
+}
+
+impl From<wire::Inspection> for Inspection {
+    fn from(seen: wire::Inspection) -> Self {
+        Self {
+            target: seen.target,
+            at_ns: seen.at_ns,
+            until_ns: seen.until_ns,
+            why: seen.why,
+            error: seen.error,
+            addresses: seen.addresses,
+            peer: seen.peer,
+            local: seen.local,
+            seen_as: seen.seen_as,
+            greeting_version: seen.greeting_version,
+            greeting_id: seen.greeting_id,
+            capabilities: seen.capabilities,
+            auth_plugin: seen.auth_plugin,
+            tls_version: seen.tls_version,
+            tls_cipher: seen.tls_cipher,
+            server_tls: seen.server_tls,
+            answered_id: seen.answered_id,
+            again_id: seen.again_id,
+            lone_id: seen.lone_id,
+            server_version: seen.server_version,
+            backend: seen.backend,
+            again_backend: seen.again_backend,
+            identity: seen.identity,
         }
     }
 }
@@ -401,6 +485,7 @@ impl TryFrom<wire::HostRecord> for HostRecord {
                 waited: ended.waited,
                 overslept: ended.overslept,
             }),
+            Kind::Inspection(seen) => Self::Inspection(Box::new(seen.into())),
             Kind::Ledger(entry) => {
                 if entry.first_slot > entry.last_slot {
                     return Err(invalid("last_slot", "it is before the first"));

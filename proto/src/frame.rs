@@ -17,10 +17,9 @@
 //!   52+n    4  CRC-32 of the body
 //! ```
 //!
-//! Integers are little-endian. The body of a samples frame is an array: the
-//! series, then each column of [`Columns`] as `bin` of LEB128 varints (signed
-//! ones zigzag). The body of a host frame is an array of records. CRC-32 is
-//! the one of IEEE 802.3.
+//! Integers are little-endian. The body of a samples frame is what [`crate::pack`]
+//! says, in the coding of its version; that of a host frame is an array of records.
+//! CRC-32 is the one of IEEE 802.3. Frames of version 1 are read as well.
 //!
 //! A reader that finds a broken frame looks for the next magic whose header
 //! checksum holds: [`find_header`].
@@ -29,15 +28,16 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{Columns, InvalidColumns, MAX_SAMPLES, Series};
+use crate::batch::{Columns, InvalidColumns, MAX_SAMPLES};
 use crate::host::HostRecord;
 use crate::ids::{Incarnation, RunId};
+use crate::pack;
 use crate::sample::Sample;
 
 /// First bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"GSF1";
 /// Version written by this build.
-pub const FORMAT_VERSION: u8 = 1;
+pub const FORMAT_VERSION: u8 = 2;
 /// Length of the header, its checksum included.
 pub const HEADER_LEN: usize = 52;
 /// Length of the checksum behind the body.
@@ -101,6 +101,8 @@ pub struct Header {
     pub count: u32,
     /// Length of the body in bytes.
     pub body_len: usize,
+    /// Format version.
+    pub version: u8,
 }
 
 impl Header {
@@ -179,10 +181,11 @@ impl Frame {
             return Err(FrameError::Header("first_seq"));
         }
         let body = match &self.body {
-            Body::Samples(columns) => rmp_serde::to_vec(&Packed::from(columns)),
-            Body::Host(records) => rmp_serde::to_vec(records),
-        }
-        .map_err(|error| FrameError::Body(error.to_string()))?;
+            Body::Samples(columns) => pack::pack(columns)?,
+            Body::Host(records) => {
+                rmp_serde::to_vec(records).map_err(|error| FrameError::Body(error.to_string()))?
+            }
+        };
         if body.len() > MAX_BODY_LEN {
             return Err(FrameError::Header("body length"));
         }
@@ -223,8 +226,7 @@ impl Frame {
         let decode = |error: rmp_serde::decode::Error| FrameError::Body(error.to_string());
         let body = match header.stream.kind {
             StreamKind::Samples => {
-                let packed: Packed = rmp_serde::from_slice(body).map_err(decode)?;
-                Body::Samples(packed.unpack(header.count as usize)?)
+                Body::Samples(pack::unpack(header.version, body, header.count as usize)?)
             }
             StreamKind::Host => {
                 let records: Vec<HostRecord> = rmp_serde::from_slice(body).map_err(decode)?;
@@ -266,6 +268,7 @@ pub fn read_header(bytes: &[u8]) -> Result<Header, FrameError> {
     if header[4] > FORMAT_VERSION || header[4] == 0 {
         return Err(FrameError::Version(header[4]));
     }
+    let version = header[4];
     let kind = match header[5] {
         1 => StreamKind::Samples,
         2 => StreamKind::Host,
@@ -294,6 +297,7 @@ pub fn read_header(bytes: &[u8]) -> Result<Header, FrameError> {
         first_seq,
         count,
         body_len,
+        version,
     })
 }
 
@@ -363,139 +367,6 @@ pub fn walk(bytes: &[u8]) -> impl Iterator<Item = (Range<usize>, Found)> + '_ {
     })
 }
 
-#[derive(Serialize, Deserialize)]
-struct Packed {
-    series: Vec<Series>,
-    series_index: serde_bytes::ByteBuf,
-    slot: serde_bytes::ByteBuf,
-    scheduled: serde_bytes::ByteBuf,
-    started_after: serde_bytes::ByteBuf,
-    took: serde_bytes::ByteBuf,
-    resolve: serde_bytes::ByteBuf,
-    connect: serde_bytes::ByteBuf,
-    query: serde_bytes::ByteBuf,
-    connection: serde_bytes::ByteBuf,
-    connection_id: serde_bytes::ByteBuf,
-}
-
-impl From<&Columns> for Packed {
-    fn from(columns: &Columns) -> Self {
-        Self {
-            series: columns.series.clone(),
-            series_index: pack(columns.series_index.iter().map(|v| u64::from(*v))),
-            slot: pack(columns.slot.iter().copied().map(zigzag)),
-            scheduled: pack(columns.scheduled.iter().copied().map(zigzag)),
-            started_after: pack(columns.started_after.iter().copied().map(zigzag)),
-            took: pack(columns.took.iter().copied()),
-            resolve: pack(columns.resolve.iter().copied()),
-            connect: pack(columns.connect.iter().copied()),
-            query: pack(columns.query.iter().copied()),
-            connection: pack(columns.connection.iter().copied().map(zigzag)),
-            connection_id: pack(columns.connection_id.iter().copied().map(zigzag)),
-        }
-    }
-}
-
-impl Packed {
-    fn unpack(self, count: usize) -> Result<Columns, FrameError> {
-        let signed = |column, bytes: &[u8]| -> Result<Vec<i64>, FrameError> {
-            Ok(unpack(column, bytes, count)?
-                .into_iter()
-                .map(unzigzag)
-                .collect())
-        };
-        let optional = |column, bytes: &[u8]| {
-            if bytes.is_empty() {
-                Ok(Vec::new())
-            } else {
-                unpack(column, bytes, count)
-            }
-        };
-        let series_index = unpack("series_index", &self.series_index, count)?
-            .into_iter()
-            .map(|v| {
-                u32::try_from(v)
-                    .map_err(|_| FrameError::Body("series_index is out of range".to_owned()))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(Columns {
-            series: self.series,
-            series_index,
-            slot: signed("slot", &self.slot)?,
-            scheduled: signed("scheduled", &self.scheduled)?,
-            started_after: signed("started_after", &self.started_after)?,
-            took: unpack("took", &self.took, count)?,
-            resolve: optional("resolve", &self.resolve)?,
-            connect: optional("connect", &self.connect)?,
-            query: optional("query", &self.query)?,
-            connection: signed("connection", &self.connection)?,
-            connection_id: signed("connection_id", &self.connection_id)?,
-        })
-    }
-}
-
-fn zigzag(value: i64) -> u64 {
-    ((value << 1) ^ (value >> 63)) as u64
-}
-
-fn unzigzag(value: u64) -> i64 {
-    ((value >> 1) as i64) ^ -((value & 1) as i64)
-}
-
-fn pack(values: impl Iterator<Item = u64>) -> serde_bytes::ByteBuf {
-    let mut bytes = Vec::new();
-    for mut value in values {
-        while value >= 0x80 {
-            bytes.push((value as u8) | 0x80);
-            value >>= 7;
-        }
-        bytes.push(value as u8);
-    }
-    serde_bytes::ByteBuf::from(bytes)
-}
-
-fn unpack(column: &'static str, bytes: &[u8], count: usize) -> Result<Vec<u64>, FrameError> {
-    // Every value takes at least one byte, so `count` is bounded by what is there.
-    if bytes.len() < count {
-        return Err(InvalidColumns::Length {
-            column,
-            found: bytes.len(),
-            expected: count,
-        }
-        .into());
-    }
-    let mut values = Vec::with_capacity(count);
-    let mut rest = bytes.iter();
-    while let Some(first) = rest.next() {
-        let mut value = u64::from(first & 0x7f);
-        let mut shift = 7;
-        let mut byte = *first;
-        while byte & 0x80 != 0 {
-            byte = *rest
-                .next()
-                .ok_or_else(|| FrameError::Body(format!("`{column}` ends inside a number")))?;
-            if shift > 63 || (shift == 63 && byte > 1) {
-                return Err(FrameError::Body(format!("`{column}` has a number too big")));
-            }
-            value |= u64::from(byte & 0x7f) << shift;
-            shift += 7;
-        }
-        values.push(value);
-        if values.len() > count {
-            break;
-        }
-    }
-    if values.len() != count {
-        return Err(InvalidColumns::Length {
-            column,
-            found: values.len(),
-            expected: count,
-        }
-        .into());
-    }
-    Ok(values)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -525,6 +396,22 @@ mod tests {
         fn bytes_give_back_the_frame(samples in proptest::collection::vec(any_sample(), 1..20), first in 1u64..u64::MAX / 2) {
             let frame = frame_of(&samples, first);
             let bytes = frame.to_bytes().expect("encodes");
+            prop_assert_eq!(Frame::from_bytes(&bytes), Ok((frame, bytes.len())));
+        }
+
+        #[test]
+        fn frames_of_version_1_are_read(samples in proptest::collection::vec(any_sample(), 1..20)) {
+            let frame = frame_of(&samples, 7);
+            let columns = Columns::encode(&samples);
+            let body = pack::pack_1(&columns).expect("encodes");
+            let mut bytes = frame.to_bytes().expect("encodes");
+            bytes.truncate(HEADER_LEN);
+            bytes[4] = 1;
+            bytes[44..48].copy_from_slice(&(body.len() as u32).to_le_bytes());
+            let crc = crc32fast::hash(&bytes[..48]).to_le_bytes();
+            bytes[48..52].copy_from_slice(&crc);
+            bytes.extend_from_slice(&body);
+            bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
             prop_assert_eq!(Frame::from_bytes(&bytes), Ok((frame, bytes.len())));
         }
 
@@ -561,8 +448,6 @@ mod tests {
         #[test]
         fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = walk(&bytes).count();
-            let _: Result<Packed, _> = rmp_serde::from_slice(&bytes);
-            let _ = unpack("x", &bytes, bytes.len());
         }
     }
 

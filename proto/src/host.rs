@@ -21,6 +21,62 @@ pub enum HostRecord {
     Control(ControlProbes),
     /// A part of the write ledger, read after the run.
     Ledger(LedgerEntry),
+    /// A connection that was looked at beside the probes.
+    Inspection(Box<Inspection>),
+}
+
+/// What one connection told that was looked at beside the probes: what the
+/// greeting says against what is answered over it, TLS, addresses. Never a probe.
+/// Texts are empty where nothing is known.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Inspection {
+    /// Name of the target.
+    pub target: String,
+    /// When it was begun, RAW ns of the agent.
+    pub at_ns: i64,
+    /// When it was done or given up, RAW ns of the agent.
+    pub until_ns: i64,
+    /// What led to it: `start`, `again`, `switched`, `rare`.
+    pub why: String,
+    /// How it ended, where it did not come to its end; at most 200 characters.
+    pub error: String,
+    /// All addresses of the name, with commas between.
+    pub addresses: String,
+    /// The address that was connected to.
+    pub peer: String,
+    /// Our own end of that connection.
+    pub local: String,
+    /// Our address and port as the server sees them.
+    pub seen_as: String,
+    /// Version in the greeting.
+    pub greeting_version: String,
+    /// Connection id in the greeting: 32 bits.
+    pub greeting_id: Option<u32>,
+    /// Capability flags in the greeting.
+    pub capabilities: Option<u32>,
+    /// How the greeting wants passwords.
+    pub auth_plugin: String,
+    /// TLS that was agreed on with whoever answers: `TLSv1.3` and the like.
+    pub tls_version: String,
+    /// Its cipher suite, by the name of the standards.
+    pub tls_cipher: String,
+    /// TLS as the server behind sees it, by its own word: version and cipher.
+    /// Empty: the server sees none.
+    pub server_tls: Option<String>,
+    /// `CONNECTION_ID()` inside the probes' statement.
+    pub answered_id: Option<u64>,
+    /// The same, asked a second time.
+    pub again_id: Option<u64>,
+    /// `CONNECTION_ID()` asked alone, which some proxies answer themselves.
+    pub lone_id: Option<u64>,
+    /// `VERSION()`
+    pub server_version: String,
+    /// Who answered.
+    pub backend: String,
+    /// Who answered the second time.
+    pub again_backend: String,
+    /// The expression that says who answers.
+    pub identity: String,
 }
 
 /// What was found in the write ledger of a run when it was read from one place.

@@ -68,6 +68,7 @@ pub(super) struct FileTarget {
     follow_dns: bool,
     max_sockets: Option<Spanned<u32>>,
     breaker: Option<bool>,
+    inspect: Option<bool>,
 }
 
 impl FileTarget {
@@ -107,6 +108,7 @@ impl FileTarget {
             follow_dns: self.follow_dns,
             max_sockets,
             breaker: self.breaker.unwrap_or(true),
+            inspect: self.inspect.unwrap_or(true),
         })
     }
 

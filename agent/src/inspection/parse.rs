@@ -11,6 +11,8 @@ pub struct Greeting {
     pub version: String,
     /// The connection's id, 32 bits of it.
     pub id: u32,
+    /// What it can do, as bits.
+    pub capabilities: u32,
     /// Whether it offers TLS.
     pub offers_tls: bool,
     /// How it wants passwords, unless the account says otherwise.
@@ -18,12 +20,9 @@ pub struct Greeting {
 }
 
 impl Greeting {
-    /// Without the prefix by which MariaDB, up to 10, gets past old replicas.
+    /// Its version without what MariaDB puts before it.
     pub fn plain_version(&self) -> &str {
-        match self.version.strip_prefix("5.5.5-") {
-            Some(rest) if rest.to_ascii_lowercase().contains("mariadb") => rest,
-            _ => &self.version,
-        }
+        gapscope_proto::inspection::plain_version(&self.version)
     }
 }
 
@@ -110,6 +109,7 @@ pub fn greeting(bytes: &[u8]) -> Option<Greeting> {
     Some(Greeting {
         version,
         id,
+        capabilities,
         offers_tls: capabilities & SSL != 0,
         auth_plugin,
     })
@@ -191,10 +191,11 @@ mod tests {
         assert_eq!(
             (
                 greeting.id,
+                greeting.capabilities,
                 greeting.offers_tls,
                 greeting.auth_plugin.as_str()
             ),
-            (42, true, "mysql_native_password")
+            (42, 0x81ff_fffe, true, "mysql_native_password")
         );
         assert_eq!(tls(&mariadb()), None);
     }

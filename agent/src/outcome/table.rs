@@ -151,7 +151,7 @@ pub const WAYS: &[Way] = {
             "the name lookup took longer than the client waits",
             "our own timer",
             false,
-            "",
+            "a name server that says nothing, in a network namespace",
         ),
         way(
             O::TimedOut,

@@ -89,6 +89,22 @@ impl Endpoint {
         Ok(socket)
     }
 
+    /// One connection more that is no probe's, unless that could keep a probe from
+    /// its own.
+    pub fn admit_beside(&self, now_ns: i64) -> Option<Socket> {
+        if !lock(&self.breaker).is_closed(now_ns) {
+            return None;
+        }
+        let most = self.target.reach.max_sockets;
+        self.sockets
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
+                (open < most / 2).then_some(open + 1)
+            })
+            .ok()?;
+        let socket = Socket(self.sockets.clone());
+        lock(&self.guard).admit_beside(now_ns).then_some(socket)
+    }
+
     /// Sockets open now, abandoned ones that are not closed yet included.
     pub fn sockets(&self) -> u32 {
         self.sockets.load(Ordering::Relaxed)

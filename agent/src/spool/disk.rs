@@ -34,7 +34,7 @@ impl Kind {
         format!("{}{number:020}", self.prefix())
     }
 
-    fn number(self, name: &str) -> Option<u64> {
+    pub(super) fn number(self, name: &str) -> Option<u64> {
         let digits = name.strip_prefix(self.prefix())?;
         if digits.len() != 20 || !digits.bytes().all(|b| b.is_ascii_digit()) {
             return None;

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gapscope_proto::clock::{Clock, SystemClock};
 use gapscope_proto::frame::StreamId;
@@ -134,6 +134,40 @@ pub fn look(folder: &Path) -> Result<Look, SpoolError> {
         cut,
         disk,
     })
+}
+
+/// Whether a folder holds what a spool consists of.
+fn is_spool(folder: &Path) -> bool {
+    let is_its = |name: &str| {
+        name == "lock"
+            || name == state::STATE_FILE
+            || [Kind::Tail, Kind::Segment]
+                .iter()
+                .any(|kind| kind.number(name).is_some())
+    };
+    std::fs::read_dir(folder).is_ok_and(|entries| {
+        entries
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()))
+            .any(|entry| entry.file_name().to_str().is_some_and(is_its))
+    })
+}
+
+/// The spools in an agent's data folder or in the `spool` in it, sorted; none if
+/// the folder is a spool itself.
+pub fn spools_below(folder: &Path) -> Vec<PathBuf> {
+    if is_spool(folder) {
+        return Vec::new();
+    }
+    let mut found: Vec<PathBuf> = [folder.to_owned(), folder.join("spool")]
+        .iter()
+        .filter_map(|parent| std::fs::read_dir(parent).ok())
+        .flat_map(|entries| entries.flatten())
+        .map(|entry| entry.path())
+        .filter(|path| is_spool(path))
+        .collect();
+    found.sort();
+    found
 }
 
 impl Look {

@@ -7,6 +7,8 @@
 
 use std::net::IpAddr;
 
+use gapscope_proto::inspection::is_other_tls;
+
 use super::facts::Facts;
 use super::witness::Witness;
 
@@ -149,6 +151,10 @@ pub(crate) fn conclude(witness: &Witness, facts: &Facts) -> Findings {
         terminates = true;
         because.push("one connection was answered over several server connections".to_owned());
     }
+    if let Some(why) = tls_ends(witness) {
+        terminates = true;
+        because.push(why);
+    }
     let lone = witness.lone_id.as_ref().ok().copied();
     let answers_itself = witness
         .greeting
@@ -203,6 +209,23 @@ pub(crate) fn conclude(witness: &Witness, facts: &Facts) -> Findings {
             (_, 1) => Balance::OneServer,
             _ => Balance::Unknown,
         },
+    }
+}
+
+/// Whether TLS ends before the server, by the server's own word.
+fn tls_ends(witness: &Witness) -> Option<String> {
+    let servers = witness.server_tls.as_ref().ok()?;
+    match &witness.tls {
+        Some(ours) if is_other_tls(&ours.version, &ours.cipher, servers) => Some(format!(
+            "we speak {} {}, the server sees {}: TLS ends before the server",
+            ours.version,
+            ours.cipher,
+            if servers.is_empty() { "none" } else { servers }
+        )),
+        None if !servers.is_empty() => Some(format!(
+            "we speak without TLS, the server sees {servers}: something in between speaks it"
+        )),
+        _ => None,
     }
 }
 
@@ -276,6 +299,7 @@ mod tests {
             greeting: Some(Greeting {
                 version: "5.5.5-10.11.19-MariaDB".into(),
                 id: 42,
+                capabilities: 0,
                 offers_tls: false,
                 auth_plugin: "mysql_native_password".into(),
             }),
@@ -285,6 +309,7 @@ mod tests {
             answer,
             lone_id: Ok(42),
             seen_as: Ok("10.0.0.9:40000".into()),
+            server_tls: Ok(String::new()),
             comment: Ok("Debian 12".into()),
             grants: Ok(vec![]),
         }
@@ -330,6 +355,14 @@ mod tests {
         tidb.greeting.as_mut().expect("one").id = 7;
         tidb.answer.version = "8.0.11-TiDB-v8.5.0".into();
         check(&tidb, Kind::Terminates, "TiProxy or one like it");
+        let mut ending = witness();
+        ending.tls = Some(crate::inspection::parse::TlsSeen {
+            version: "TLSv1.3".into(),
+            cipher: "TLS_AES_256_GCM_SHA384".into(),
+        });
+        check(&ending, Kind::Terminates, "speaks the protocol");
+        ending.server_tls = Ok("TLSv1.3 TLS_AES_256_GCM_SHA384".into());
+        check(&ending, Kind::Direct, "itself");
         // 64 bits of TiDB's, 32 in the greeting: no proxy.
         let mut wide = witness();
         wide.answer.id = (9 << 32) | 42;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::Report;
 use super::conclude::{Balance, Sessions, product};
 use super::facts::Group;
+use crate::output::wrapped;
 
 /// Width of the first column.
 const LABEL: usize = 14;
@@ -40,20 +41,7 @@ impl Screen {
     }
 
     fn words(&mut self, first: &str, indent: usize, text: &str) {
-        self.out.push_str(first);
-        let mut column = indent;
-        for (index, word) in text.split(' ').enumerate() {
-            let length = word.chars().count();
-            if index > 0 && column + 1 + length > self.width {
-                let _ = write!(self.out, "\n{:indent$}", "");
-                column = indent;
-            } else if index > 0 {
-                self.out.push(' ');
-                column += 1;
-            }
-            self.out.push_str(word);
-            column += length;
-        }
+        self.out.push_str(&wrapped(first, indent, text, self.width));
         self.out.push('\n');
     }
 
@@ -443,13 +431,14 @@ pub(crate) fn to_json(report: &Report) -> Value {
         "version_comment": witness.comment.as_ref().ok(),
         "greeting": witness.greeting.as_ref().map(|g| json!({
             "version": g.version, "connection_id": g.id, "offers_tls": g.offers_tls,
-            "auth_plugin": g.auth_plugin,
+            "capabilities": g.capabilities, "auth_plugin": g.auth_plugin,
         })),
         "connection_id": witness.answer.id,
         "connection_id_asked_alone": witness.lone_id.as_ref().ok(),
         "seen_as": witness.seen_as.as_ref().ok(),
         "local": witness.local.to_string(),
         "tls": witness.tls.as_ref().map(|t| json!({"version": t.version, "cipher": t.cipher})),
+        "server_tls": witness.server_tls.as_ref().ok(),
         "tls_mode": report.tls_mode,
         "balancing": match report.findings.balance {
             Balance::PerStatement => "per-statement",

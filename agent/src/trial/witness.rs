@@ -12,11 +12,12 @@ use gapscope_proto::sample::Phase;
 use mysql_async::prelude::Queryable;
 use tokio_util::sync::CancellationToken;
 
-use crate::inspection::Tap;
 use crate::inspection::parse::{Greeting, TlsSeen};
+use crate::inspection::reach::{Means, NotReached, Tapped, cut, one, reach, text_of};
+use crate::inspection::watch::{seen_as, server_tls};
 use crate::outcome::{self, Verdict};
 use crate::probe::answer::{Answer, Ask, ask};
-use crate::probe::endpoint::{Endpoint, resolve};
+use crate::probe::endpoint::Endpoint;
 use crate::probe::identity::Identity;
 use crate::probe::leash::{self, Ended, Graveyard};
 
@@ -43,16 +44,11 @@ pub(crate) struct Witness {
     pub(crate) lone_id: Asked<u64>,
     /// Our address and port as the server sees them.
     pub(crate) seen_as: Asked<String>,
+    /// TLS as the server sees it; empty: it sees none.
+    pub(crate) server_tls: Asked<String>,
     /// `@@version_comment`, which names some proxies.
     pub(crate) comment: Asked<String>,
     pub(crate) grants: Asked<Vec<String>>,
-}
-
-/// A connection that did not come to its end.
-pub(crate) struct NoWitness {
-    pub(crate) verdict: Verdict,
-    /// As far as it came.
-    pub(crate) greeting: Option<Greeting>,
 }
 
 /// Looks at the target through one connection; each step takes `limit` at most.
@@ -61,61 +57,27 @@ pub(crate) async fn look(
     clock: &dyn Clock,
     graveyard: &Graveyard,
     limit: Duration,
-) -> Result<Witness, NoWitness> {
+) -> Result<Witness, NotReached> {
     let never = CancellationToken::new();
-    let fail = |verdict: Verdict| NoWitness {
+    let means = Means {
+        clock,
+        graveyard,
+        limit,
+        give_up: &never,
+    };
+    let Tapped {
+        addresses,
+        peer,
+        connect_ns,
+        tap,
+        mut conn,
+    } = reach(endpoint, means).await?;
+    let fail = |verdict: Verdict| NotReached {
         verdict: verdict.without(endpoint.target.password.expose()),
-        greeting: None,
-    };
-    let cut = |ended_by_panic: Option<String>, phase| match ended_by_panic {
-        Some(text) => outcome::of_panic(phase, &text),
-        None => outcome::of_timeout(phase, u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)),
-    };
-    let (host, port) = (endpoint.target.host.clone(), endpoint.target.port);
-    let lookup = Box::pin(async move { resolve(&host, port).await });
-    let addresses = match leash::run(lookup, Some(limit), &never, graveyard).await {
-        Ended::Done(Ok(addresses)) => addresses,
-        Ended::Done(Err(error)) => return Err(fail(outcome::of_resolve_error(&error))),
-        Ended::Panicked(text) => return Err(fail(cut(Some(text), Phase::Resolve))),
-        _ => return Err(fail(cut(None, Phase::Resolve))),
-    };
-    let begun_ns = clock.raw_ns();
-    let to_try = addresses.clone();
-    let tapping = Box::pin(async move {
-        let mut last = None;
-        for address in to_try {
-            match Tap::connect(address).await {
-                Ok(tap) => return Ok((address, tap)),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.unwrap_or_else(|| std::io::ErrorKind::NotFound.into()))
-    });
-    let (peer, tap) = match leash::run(tapping, Some(limit), &never, graveyard).await {
-        Ended::Done(Ok(done)) => done,
-        Ended::Done(Err(error)) => {
-            return Err(fail(outcome::of_driver_error(
-                &error.into(),
-                Phase::Connect,
-            )));
-        }
-        _ => return Err(fail(cut(None, Phase::Connect))),
-    };
-    let fail = |verdict: Verdict| NoWitness {
+        addresses: addresses.clone(),
+        peer: Some(peer),
         greeting: tap.greeting(),
-        ..fail(verdict)
     };
-    let (for_connect, via) = (endpoint.clone(), tap.via);
-    let connecting = Box::pin(async move { for_connect.connect_to(via).await });
-    let mut conn = match leash::run(connecting, Some(limit), &never, graveyard).await {
-        Ended::Done(Ok(conn)) => conn,
-        Ended::Done(Err(error)) => {
-            return Err(fail(outcome::of_driver_error(&error, Phase::Connect)));
-        }
-        Ended::Panicked(text) => return Err(fail(cut(Some(text), Phase::Connect))),
-        _ => return Err(fail(cut(None, Phase::Connect))),
-    };
-    let connect_ns = u64::try_from(clock.raw_ns() - begun_ns).unwrap_or(0);
     let cell = endpoint.identity.clone();
     let asking = Box::pin(async move {
         let result = async {
@@ -130,25 +92,22 @@ pub(crate) async fn look(
             Err(error) => return Err(error),
         };
         let lone_id = one(&mut conn, "SELECT CONNECTION_ID()").await;
-        let seen_as = one(
-            &mut conn,
-            "SELECT HOST FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()",
-        )
-        .await;
+        let seen_as = seen_as(&mut conn).await;
+        let server_tls = server_tls(&mut conn).await;
         let grants: Result<Vec<String>, _> = conn.query("SHOW GRANTS").await;
         // The one with `@@` last, in the words that proxies look for.
         let comment = one(&mut conn, "SELECT @@version_comment LIMIT 1").await;
         let _ = conn.disconnect().await;
-        Ok((identity, answer, again, lone_id, seen_as, grants, comment))
+        let said = (lone_id, seen_as, server_tls, grants, comment);
+        Ok((identity, answer, again, said))
     });
-    let (identity, answer, again, lone_id, seen_as, grants, comment) =
+    let (identity, answer, again, (lone_id, seen_as, server_tls, grants, comment)) =
         match leash::run(asking, Some(limit), &never, graveyard).await {
             Ended::Done(Ok(all)) => all,
             Ended::Done(Err(error)) => {
                 return Err(fail(outcome::of_driver_error(&error, Phase::Query)));
             }
-            Ended::Panicked(text) => return Err(fail(cut(Some(text), Phase::Query))),
-            _ => return Err(fail(cut(None, Phase::Query))),
+            other => return Err(fail(cut(other, Phase::Query, limit))),
         };
     let (answer, again) = match (answer, again) {
         (Ask::Answer(answer), Ask::Answer(again)) => (answer, again),
@@ -171,15 +130,8 @@ pub(crate) async fn look(
                 .map_err(|_| "not answered with a number".to_owned())
         }),
         seen_as,
+        server_tls,
         comment,
-        grants: grants.map_err(|error| outcome::of_driver_error(&error, Phase::Query).text),
+        grants: grants.map_err(text_of),
     })
-}
-
-async fn one(conn: &mut mysql_async::Conn, sql: &str) -> Asked<String> {
-    match conn.query_first::<Option<String>, _>(sql).await {
-        Ok(Some(Some(text))) => Ok(text.chars().take(200).collect()),
-        Ok(_) => Err("answered with nothing".to_owned()),
-        Err(error) => Err(outcome::of_driver_error(&error, Phase::Query).text),
-    }
 }

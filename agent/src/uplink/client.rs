@@ -99,6 +99,8 @@ struct Runner {
     outbox: VecDeque<Out>,
     /// Longest frame that the aggregator takes.
     max_frame_bytes: usize,
+    /// It takes samples packed.
+    takes_packed: bool,
     refused: VecDeque<(String, String)>,
     leaving: Option<Leaving>,
     /// What was last said about a connection that does not stand.
@@ -120,6 +122,7 @@ impl Uplink {
             backoff: Backoff::default(),
             outbox: VecDeque::new(),
             max_frame_bytes: MAX_FRAME,
+            takes_packed: false,
             refused: VecDeque::new(),
             leaving: None,
             complained: None,
@@ -368,7 +371,8 @@ impl Runner {
             Out::Heartbeat => Some(self.heartbeat()),
             Out::Frame(frame) => match self.up.spool.read(frame).await {
                 Ok(read) => {
-                    let parts = fit::frames(read, frame.last, self.max_frame_bytes);
+                    let parts =
+                        fit::frames(read, frame.last, self.max_frame_bytes, self.takes_packed);
                     for part in parts.into_iter().rev() {
                         let part = message(agent_message::Kind::Frame(part));
                         self.outbox.push_front(Out::Ready(Box::new(part)));
@@ -403,6 +407,7 @@ impl Runner {
                     0 => MAX_FRAME,
                     most => usize::try_from(most).unwrap_or(MAX_FRAME).min(MAX_FRAME),
                 };
+                self.takes_packed = welcome.takes_packed;
                 tracing::info!(aggregator = self.up.dialer.url(), "connected");
                 let committed = welcome
                     .committed

@@ -6,21 +6,26 @@
 //! missing between them.
 
 use gapscope_proto::batch::Columns;
+use gapscope_proto::convert::packed_frame;
 use gapscope_proto::frame::{Body, Frame};
 use gapscope_proto::wire;
 use prost::Message;
 
 /// The records of `frame` up to seq `last`, as frames of at most `most` bytes
-/// each. A single record that is longer is sent as it is: the aggregator refuses
+/// each, `packed` if the aggregator takes them so. A single record that is longer is sent as it is: the aggregator refuses
 /// it, and that becomes a loss that is counted.
-pub fn frames(frame: Frame, last: u64, most: usize) -> Vec<wire::Frame> {
+pub fn frames(frame: Frame, last: u64, most: usize, packed: bool) -> Vec<wire::Frame> {
     let mut fitting = Vec::new();
     let mut left = match upto(frame, last) {
         Some(frame) => vec![frame],
         None => return fitting,
     };
     while let Some(frame) = left.pop() {
-        let encoded = wire::Frame::from(&frame);
+        let encoded = if packed {
+            packed_frame(&frame)
+        } else {
+            wire::Frame::from(&frame)
+        };
         let count = frame.count();
         if encoded.encoded_len() <= most || count < 2 {
             fitting.push(encoded);
@@ -133,9 +138,12 @@ mod tests {
             first_seq: 7,
             body: Body::Samples(Columns::encode(&samples)),
         };
-        for most in [1 << 20, 4_000, 700, 1] {
+        for (most, packed) in [1 << 20, 4_000, 700, 1]
+            .into_iter()
+            .flat_map(|most| [(most, false), (most, true)])
+        {
             for last in [2_000, 1_006, 500, 7] {
-                let parts = frames(whole.clone(), last, most);
+                let parts = frames(whole.clone(), last, most, packed);
                 let mut next = 7;
                 let mut held = Vec::new();
                 for part in parts {
@@ -165,11 +173,11 @@ mod tests {
             first_seq: 1,
             body: Body::Host((0..9).map(lag).collect()),
         };
-        let counts: Vec<u32> = frames(whole.clone(), 9, 1)
+        let counts: Vec<u32> = frames(whole.clone(), 9, 1, true)
             .iter()
             .map(|f| f.count)
             .collect();
         assert_eq!(counts, [1; 9]);
-        assert_eq!(frames(whole, 0, 100), []);
+        assert_eq!(frames(whole, 0, 100, false), []);
     }
 }

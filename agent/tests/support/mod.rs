@@ -45,6 +45,8 @@ pub(crate) enum Behaviour {
     TwoRows,
     NullBackend,
     ForgetsVariables,
+    /// Announces more columns than any memory holds.
+    BeyondMemory,
 }
 
 /// A MySQL server of known behaviour, which can change.
@@ -64,16 +66,21 @@ pub(crate) type Tickets = Arc<Mutex<Vec<(u32, u64)>>>;
 
 impl Server {
     pub(crate) fn start(behaviour: Behaviour) -> Self {
-        Self::begin(behaviour, None)
+        Self::begin("127.0.0.1:0", behaviour, None)
+    }
+
+    /// At an address of the test's own choice.
+    pub(crate) fn at(address: &str, behaviour: Behaviour) -> Self {
+        Self::begin(address, behaviour, None)
     }
 
     /// Answers, and numbers its answers.
     pub(crate) fn with_tickets() -> Self {
-        Self::begin(Behaviour::Answers, Some(Tickets::default()))
+        Self::begin("127.0.0.1:0", Behaviour::Answers, Some(Tickets::default()))
     }
 
-    fn begin(behaviour: Behaviour, tickets: Option<Tickets>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    fn begin(address: &str, behaviour: Behaviour, tickets: Option<Tickets>) -> Self {
+        let listener = TcpListener::bind(address).expect("a port");
         let address = listener.local_addr().expect("bound");
         let behaviour = Arc::new(Mutex::new(behaviour));
         let connections = Arc::new(AtomicU32::new(0));
@@ -211,6 +218,11 @@ fn serve(
             Behaviour::GarbageAtQuery => {
                 stream.write_all(&packet(1, b"\x02x"))?;
                 stream.write_all(&packet(77, b"\x09what"))?;
+                hang(stream);
+                return Ok(());
+            }
+            Behaviour::BeyondMemory => {
+                stream.write_all(&packet(1, &[0xfe, 0, 0, 0, 0, 0, 0x10, 0, 0]))?;
                 hang(stream);
                 return Ok(());
             }
@@ -512,6 +524,7 @@ impl Service {
                         heartbeat_ms: 2000,
                         committed,
                         clock: Some((&self.clock.key()).into()),
+                        takes_packed: true,
                     }))
                     .await;
                     if let Some(plan) = &self.manners.plan

@@ -126,6 +126,8 @@ struct Side<'a> {
     clients: Vec<Vec<Piece>>,
     /// When it was there, on the timeline: surely.
     watched: Vec<(i64, i64)>,
+    /// Of each client, when nothing is known of it, on the timeline: at most.
+    holes: Vec<Vec<(i64, i64)>>,
 }
 
 fn piece(window: &Window, timeline: &Timeline, clocks: &ClockMap) -> Option<Piece> {
@@ -178,9 +180,27 @@ fn side<'a>(row: &'a Row, timeline: &Timeline, clocks: &ClockMap) -> Side<'a> {
             Some((from.latest_ns, to.earliest_ns))
         })
         .collect();
+    let holes = row
+        .holes
+        .iter()
+        .map(|holes| {
+            holes
+                .iter()
+                .map(|(from, to)| {
+                    let from = clocks.on_timeline(*from, &timeline.clock);
+                    let to = clocks.on_timeline(*to, &timeline.clock);
+                    (
+                        from.map_or(i64::MIN, |span| span.earliest_ns),
+                        to.map_or(i64::MAX, |span| span.latest_ns),
+                    )
+                })
+                .collect()
+        })
+        .collect();
     Side {
         agent: &row.agent,
         clients,
+        holes,
         watched: if is_placed { watched } else { Vec::new() },
     }
 }
@@ -193,6 +213,32 @@ impl Side<'_> {
             .enumerate()
             .flat_map(|(client, pieces)| pieces.iter().map(move |p| (client, p)))
             .filter(move |(_, p)| p.outer.0 <= to && from <= p.outer.1)
+    }
+
+    /// The clients of which something is known throughout, or that were hurt.
+    fn known(&self, from: i64, to: i64) -> Vec<Vec<Piece>> {
+        self.clients
+            .iter()
+            .enumerate()
+            .filter(|(client, pieces)| {
+                pieces.iter().any(|p| p.outer.0 <= to && from <= p.outer.1)
+                    || !self.has_hole(*client, from, to)
+            })
+            .map(|(_, pieces)| pieces.clone())
+            .collect()
+    }
+
+    fn has_hole(&self, client: usize, from: i64, to: i64) -> bool {
+        self.holes
+            .get(client)
+            .is_some_and(|holes| holes.iter().any(|hole| hole.0 <= to && from <= hole.1))
+    }
+
+    /// The agent was there, and something is known of one of its clients
+    /// throughout.
+    fn is_watched(&self, from: i64, to: i64) -> bool {
+        self.watched.iter().any(|w| w.0 <= from && to <= w.1)
+            && (0..self.clients.len()).any(|client| !self.has_hole(client, from, to))
     }
 
     fn view(&self, from: i64, to: i64) -> View {
@@ -211,7 +257,7 @@ impl Side<'_> {
                 first_bad,
                 clients: clients.len(),
             },
-            None if self.watched.iter().any(|w| w.0 <= from && to <= w.1) => View::Served,
+            None if self.is_watched(from, to) => View::Served,
             None => View::NoData,
         }
     }
@@ -273,7 +319,7 @@ fn outages(sides: &[Side<'_>]) -> Vec<Outage> {
                 .iter()
                 .zip(&views)
                 .filter(|(_, (_, view))| *view != View::NoData)
-                .flat_map(|(side, _)| side.clients.clone())
+                .flat_map(|(side, _)| side.known(from, to))
                 .collect();
             let all: Vec<_> = merge::all(&with_data)
                 .into_iter()
@@ -390,16 +436,19 @@ mod tests {
                 agent: &a,
                 clients: vec![vec![seen((100, 200), (120, 180), 3)], vec![]],
                 watched: vec![(0, 1_000)],
+                holes: vec![Vec::new(); 2],
             },
             Side {
                 agent: &b,
                 clients: vec![vec![]],
                 watched: vec![(0, 1_000)],
+                holes: vec![Vec::new(); 2],
             },
             Side {
                 agent: &c,
                 clients: vec![vec![]],
                 watched: vec![(150, 1_000)],
+                holes: vec![Vec::new()],
             },
         ];
         let found = outages(&sides);
@@ -421,6 +470,7 @@ mod tests {
             agent,
             clients: vec![piece.into_iter().collect()],
             watched: vec![watched],
+            holes: vec![Vec::new()],
         };
         let sides = [
             side(&a, Some(seen((100, 200), (120, 180), 0)), (0, 1_000)),
@@ -429,6 +479,15 @@ mod tests {
         ];
         let found = outages(&sides);
         assert_eq!(found[0].any_ns, (60, Some(100)));
+        assert_eq!(found[0].all_ns, (40, Some(80)));
+        // Of one that was there, nothing is known for a part of it: it was not
+        // "served", and it does not speak for the others.
+        let mut holed = side(&c, None, (0, 1_000));
+        holed.holes = vec![vec![(150, 160)]];
+        let [a_side, b_side, _] = sides;
+        let found = outages(&[a_side, b_side, holed]);
+        assert_eq!(found[0].views[2].1, View::NoData);
+        assert!(found[0].no_data && !found[0].is_partial());
         assert_eq!(found[0].all_ns, (40, Some(80)));
     }
 }

@@ -34,7 +34,7 @@ impl Caveat {
         }
     }
 
-    fn target(code: &'static str, target: &TargetName, text: impl Into<String>) -> Self {
+    pub(super) fn target(code: &'static str, target: &TargetName, text: impl Into<String>) -> Self {
         Self {
             code,
             target: Some(target.clone()),
@@ -240,7 +240,12 @@ pub(super) fn unknown_subjects(
     }
 }
 
-pub(super) fn row_caveats(row: &Row, deadline_ns: i64, caveats: &mut Vec<Caveat>) {
+pub(super) fn row_caveats(
+    row: &Row,
+    deadline_ns: i64,
+    all_arrived: bool,
+    caveats: &mut Vec<Caveat>,
+) {
     let who = format!("{} {}", row.style, row.kind);
     let mut say = |code, text: String| caveats.push(Caveat::target(code, &row.target, text));
     let ms = |ns: i64| format!("{} ms", ns as f64 / 1e6);
@@ -278,16 +283,31 @@ pub(super) fn row_caveats(row: &Row, deadline_ns: i64, caveats: &mut Vec<Caveat>
         }
     }
     let slots = &row.slots.all;
-    if slots.overslept + slots.absent > 0 {
+    let stood_still = slots.blind + slots.waited_no_data;
+    if slots.overslept + slots.absent + slots.blind > 0 {
         say(
             "no_data",
             format!(
-                "{who}: {} of {} slots hold no data (agent late: {}, no agent: {}): neither up \
-                 nor down",
-                slots.overslept + slots.absent,
+                "{who}: {} of {} slots hold no data (agent late{}: {}, stood still or cut: {}, no \
+                 agent: {}): neither up nor down{}",
+                slots.overslept + slots.absent + stood_still,
                 slots.due,
+                if all_arrived {
+                    ""
+                } else {
+                    ", or sample not here"
+                },
                 slots.overslept,
-                slots.absent
+                stood_still,
+                slots.absent,
+                match row.unwatched_max_ns() {
+                    0 => String::new(),
+                    hole => format!(
+                        "; of a client nothing is known for up to {:.3} s, in which an outage may \
+                         lie",
+                        hole as f64 / 1e9
+                    ),
+                }
             ),
         );
     }

@@ -66,9 +66,12 @@ impl Values {
     pub fn add_response(&mut self, slot: &Slot<'_>, deadline_ns: i64) {
         let (due_ns, probe) = match slot {
             Slot::Probed(probe) => (probe.scheduled, *probe),
-            Slot::Waited { due_ns, by } => (*due_ns, *by),
+            Slot::Waited { due_ns, by, .. } => (*due_ns, *by),
             Slot::Overslept { .. } | Slot::Absent { .. } => return,
         };
+        if probe.is_blind(deadline_ns) || slot.is_wait_without_data(deadline_ns) {
+            return;
+        }
         let took = probe.finished.saturating_sub(due_ns);
         if probe.outcome == Outcome::Ok {
             self.answered(took);

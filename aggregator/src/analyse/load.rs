@@ -14,6 +14,7 @@ use polars::prelude::*;
 
 use super::ledger::{Present, Reading, Told, Writer, Written};
 use super::series::{ClientKey, ClientSeries, Life, Probe};
+use super::still::StoodStill;
 use crate::align::map::Records;
 use crate::store::manifest::{AgentEntry, Manifest, RunState, Schedule};
 use crate::store::reader::RunFolder;
@@ -223,16 +224,16 @@ pub fn agent_clocks(
 /// Times in which a start of an agent saw nothing, by agent and start.
 pub type Pauses = BTreeMap<(String, String), Vec<(i64, i64)>>;
 
-/// When each start's ticker was late by more than `deadline_ns`: the agent saw
-/// nothing then.
+/// When each start's ticker was late by more than two ticks: the agent saw
+/// nothing then. See [`super::still`] for the method.
 ///
 /// # Errors
 /// When the table cannot be read.
-pub fn pauses(folder: &RunFolder, deadline_ns: i64) -> Result<Pauses, LoadError> {
+pub fn pauses(folder: &RunFolder) -> Result<Pauses, LoadError> {
     const TICK_NS: i64 = 10_000_000;
     let late = folder
         .lag()?
-        .filter(col(host::LATE_MAX_NS).gt(lit(u64::try_from(deadline_ns).unwrap_or(0))))
+        .filter(col(host::LATE_MAX_NS).gt(lit(2 * TICK_NS.unsigned_abs())))
         .collect()?;
     let agents = words(&late, samples::AGENT_ID, str::to_owned)?;
     let incarnations = words(&late, samples::INCARNATION, str::to_owned)?;
@@ -248,8 +249,12 @@ pub fn pauses(folder: &RunFolder, deadline_ns: i64) -> Result<Pauses, LoadError>
             ticks.get(i),
             by.get(i),
         ) {
-            let from = at.saturating_sub(TICK_NS * i64::from(ticks));
-            let to = at.saturating_add(i64::try_from(by).unwrap_or(i64::MAX));
+            // Late ticks stand in records of their own, those of one pause
+            // together: the first was due `ticks - 1` ticks before the last.
+            let before_first = at.saturating_sub(TICK_NS.saturating_mul(i64::from(ticks)));
+            let first_due = before_first.saturating_add(TICK_NS);
+            let from = before_first;
+            let to = first_due.saturating_add(i64::try_from(by).unwrap_or(i64::MAX));
             found
                 .entry((agent, incarnation))
                 .or_default()
@@ -428,6 +433,7 @@ pub fn clients(
                 reconstructed: manifest.schedule == Schedule::Reconstructed,
                 lives: lives.clone(),
                 probes,
+                still: StoodStill::default(),
             });
         }
     }
@@ -696,6 +702,7 @@ fn probes(
                 scheduled,
                 started,
                 finished: end,
+                blind_ns: 0,
                 phase: phases[i].unwrap_or(Phase::Query),
                 outcome,
                 cause: causes[i].flatten(),

@@ -8,15 +8,17 @@
 //! kind, [`across`] for several agents on one timeline ([`timeline`]), [`run`] for
 //! a run, with its faults by each clock ([`local`]), its [`books`] and what speaks
 //! against it ([`caveat`]), and what became of the rows that were written
-//! ([`ledger`]).
+//! ([`ledger`]); [`beside`] what is known that is no probe's.
 
 pub mod across;
+pub mod beside;
 pub mod books;
 pub mod caveat;
 pub mod changes;
 pub mod control;
 pub mod fate;
 pub mod fault;
+pub mod hole;
 pub mod latency;
 pub mod ledger;
 pub mod load;
@@ -26,6 +28,7 @@ pub mod repeat;
 pub mod row;
 pub mod run;
 pub mod series;
+pub mod still;
 pub mod stretch;
 pub mod timeline;
 pub mod verdict;

@@ -15,6 +15,7 @@ use gapscope_proto::sample::{Cause, Outcome, Phase, Style};
 use super::changes::{Changes, changes};
 use super::fate::Exposure;
 use super::fault::{LocalFault, Seen, exposure_window_ns, look};
+use super::hole::holes;
 use super::latency::{Quantiles, Values};
 use super::merge::{self, Merged};
 use super::series::{ClientSeries, Slot, SlotCounts, Worth};
@@ -203,6 +204,8 @@ pub struct Row {
     pub healthy_backends_a_client: usize,
     /// Longest time a client went without an answer.
     pub max_gap: MaxGap,
+    /// Of each client: times of which nothing is known, an outage included.
+    pub holes: Vec<Vec<(i64, i64)>>,
     /// Outages of each client, of any, and of all.
     pub windows: Vec<Window>,
     /// Client-time lost: at least, at most.
@@ -240,6 +243,16 @@ impl Row {
             .map(|(_, error)| error.count)
             .sum();
         unsupported > 0 && unsupported == slots.probed
+    }
+
+    /// The longest time in which nothing is known of a client.
+    pub fn unwatched_max_ns(&self) -> i64 {
+        self.holes
+            .iter()
+            .flatten()
+            .map(|(from, to)| to.saturating_sub(*from))
+            .max()
+            .unwrap_or(0)
     }
 
     /// Windows of single clients.
@@ -309,6 +322,7 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         changes: tally.changes,
         healthy_backends_a_client: tally.healthy_backends_a_client,
         max_gap,
+        holes: clients.iter().map(|c| holes(c, deadline)).collect(),
         windows,
         client_time_lost: merge::client_time(&found),
         errors: tally.errors,
@@ -543,7 +557,7 @@ impl Tally {
         client.for_each_slot(|slot| {
             let part = part_of(match &slot {
                 Slot::Probed(probe) => probe.decided_at(deadline),
-                Slot::Waited { due_ns, by } => by.finished.min(due_ns.saturating_add(deadline)),
+                Slot::Waited { due_ns, by, .. } => by.finished.min(due_ns.saturating_add(deadline)),
                 Slot::Overslept { due_ns } | Slot::Absent { due_ns } => *due_ns,
             });
             self.slots.all.add(&slot, deadline);
@@ -551,6 +565,9 @@ impl Tally {
             self.response.all.add_response(&slot, deadline);
             self.response.part(part).add_response(&slot, deadline);
             let Slot::Probed(probe) = slot else { return };
+            if probe.is_blind(deadline) {
+                return;
+            }
             if probe.outcome == Outcome::Ok {
                 self.latency.all.answered(probe.took_ns());
                 self.latency.part(part).answered(probe.took_ns());

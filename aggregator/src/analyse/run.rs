@@ -9,6 +9,7 @@ use gapscope_proto::ids::{AgentId, TargetName};
 use gapscope_proto::sample::Style;
 
 use super::across::{Across, across};
+use super::beside::{self, Beside};
 pub use super::books::Conservation;
 use super::books::balance;
 pub use super::caveat::Caveat;
@@ -23,6 +24,7 @@ pub use super::local::{FaultTimes, PROXY_VIEW, RESET, is_note};
 use super::local::{fault_times, local_faults};
 use super::row::{Context, Row, row};
 use super::series::{ClientSeries, SlotCounts};
+use super::still::StoodStill;
 use super::timeline::{Aligned, Timelines, timelines};
 use crate::align::map::ClockMap;
 use crate::align::wall::{WallClock, WallError};
@@ -76,6 +78,8 @@ pub struct Analysis {
     pub conservation: Conservation,
     /// What became of the rows that were written.
     pub ledger: Ledger,
+    /// What is known beside the probes.
+    pub beside: Beside,
     /// What is to be said against all this.
     pub caveats: Vec<Caveat>,
 }
@@ -199,9 +203,10 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
         caveats: clock_caveats,
     } = timelines(folder)?;
     caveats.extend(clock_caveats);
-    let mut pauses = load::pauses(folder, deadline_ns)?;
+    let pauses = load::pauses(folder)?;
     let controls = control::controls(folder, deadline_ns)?;
-    control::add_pauses(&mut pauses, &controls);
+    let mut troubled = load::Pauses::new();
+    control::add_pauses(&mut troubled, &controls);
     let begun = Begun {
         manifest: &manifest,
         faults: &faults,
@@ -235,14 +240,23 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
             .map(|t| t.asked.earliest_ns)
             .min()
             .unwrap_or(i64::MAX);
-        let paused: Vec<(i64, i64)> = clock
-            .lives
-            .iter()
-            .filter_map(|(incarnation, _)| {
-                pauses.get(&(clock.agent.to_string(), incarnation.to_string()))
-            })
-            .flatten()
-            .copied()
+        let of_agent = |pauses: &load::Pauses| -> Vec<(i64, i64)> {
+            clock
+                .lives
+                .iter()
+                .filter_map(|(incarnation, _)| {
+                    pauses.get(&(clock.agent.to_string(), incarnation.to_string()))
+                })
+                .flatten()
+                .copied()
+                .collect()
+        };
+        let stood = of_agent(&pauses);
+        let still = StoodStill::new(stood.clone());
+        let paused: Vec<(i64, i64)> = stood
+            .into_iter()
+            .filter(|(from, to)| to.saturating_sub(*from) > deadline_ns)
+            .chain(of_agent(&troubled))
             .collect();
         let longest = paused
             .iter()
@@ -252,8 +266,9 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
             caveats.push(Caveat::run(
                 "agent_stood_still",
                 format!(
-                    "agent {} itself stood still for up to {:.3} s: what its clients felt then, \
-                     late answers and latencies included, need not be the targets' doing",
+                    "agent {} itself stood still for up to {:.3} s: probes that were out then and \
+                     would have been in time without it count as no data; a gap that holds such a \
+                     time need not be the target's doing",
                     clock.agent,
                     longest as f64 / 1e9
                 ),
@@ -303,7 +318,10 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
                 faults: &local,
                 pauses: &paused,
             };
-            let clients = load::clients(folder, clock, &target, style, &mut names)?;
+            let mut clients = load::clients(folder, clock, &target, style, &mut names)?;
+            for client in &mut clients {
+                client.stood_still(&still);
+            }
             for group in by_kind(&clients) {
                 if let Some(row) = row(group, &context) {
                     book.merge(&row.slots.all);
@@ -336,10 +354,14 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
     left_out_caveats(&manifest, &load::left_out(folder)?, &mut caveats);
     let ledger = judge(load::written(folder)?, load::readings(folder)?);
     ledger_caveats(&ledger, &mut caveats);
+    let beside = beside::beside(folder, &agents)?;
+    caveats.extend(beside::caveats(&beside, &manifest));
     let (conservation, book_caveats) = balance(&manifest, &books, folder)?;
     caveats.extend(book_caveats);
+    let all_arrived =
+        conservation.lost.1 == 0 && conservation.in_spools == 0 && !conservation.may_hold_more;
     for (_, row) in &rows {
-        row_caveats(row, deadline_ns, &mut caveats);
+        row_caveats(row, deadline_ns, all_arrived, &mut caveats);
     }
     few_faults(&faults, &judged_ids, &mut caveats);
     unknown_subjects(&faults, &judged_ids, &rows, &mut names, &mut caveats);
@@ -360,6 +382,7 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
         across,
         conservation,
         ledger,
+        beside,
         caveats,
     })
 }

@@ -7,6 +7,11 @@
 //! when it was due, else `overslept` (the agent was late) or `absent` (no agent
 //! was running). Overslept and absent slots are no data: neither up nor down.
 //!
+//! A probe that was out while the agent itself stood still may have been answered
+//! long before the agent saw it: if it was in time without the time stood still,
+//! it says nothing about the deadline, and the slots that passed meanwhile do not
+//! either.
+//!
 //! What it cannot know: which slots the samples belonged to that were lost on
 //! their way. Such slots look like overslept ones; the conservation of the
 //! whole run takes them apart by number only.
@@ -15,6 +20,8 @@ use gapscope_proto::clock::ClockKey;
 use gapscope_proto::ids::{AgentId, TargetName};
 use gapscope_proto::plan::{ClientKind, Timeouts};
 use gapscope_proto::sample::{Cause, Outcome, Phase, Style};
+
+use super::still::StoodStill;
 
 /// A sample as far as the analysis needs it. Times are RAW ns of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +36,8 @@ pub struct Probe {
     pub started: i64,
     /// Answered or given up.
     pub finished: i64,
+    /// Of the time between, so much the agent stood still.
+    pub blind_ns: i64,
     /// Where it ended.
     pub phase: Phase,
     /// What became of it.
@@ -57,7 +66,7 @@ pub enum Worth {
     /// Not answered, or wrongly.
     Bad,
     /// Says nothing: the agent could not probe, or the run's end cut a probe
-    /// that was not overdue yet.
+    /// that was not overdue yet, or the agent stood still while it was out.
     NoData,
 }
 
@@ -65,6 +74,11 @@ impl Probe {
     /// How long it took.
     pub fn took_ns(&self) -> i64 {
         self.finished.saturating_sub(self.started)
+    }
+
+    /// How long it took at least: without the time that the agent stood still.
+    fn took_at_least_ns(&self) -> i64 {
+        self.took_ns().saturating_sub(self.blind_ns)
     }
 
     /// Cut short by the end of the run.
@@ -85,13 +99,26 @@ impl Probe {
     pub fn worth(&self, deadline_ns: i64) -> Worth {
         match self.outcome {
             Outcome::Ok if self.took_ns() <= deadline_ns => Worth::Good,
+            // Answered, but nobody knows whether in time: the agent stood still.
+            Outcome::Ok if self.took_at_least_ns() <= deadline_ns => Worth::NoData,
             Outcome::Ok => Worth::Late,
             Outcome::AgentError => Worth::NoData,
-            // Cut by the run's end before it was overdue: it might have been
-            // answered in time.
-            _ if self.is_cut_by_end() && self.took_ns() <= deadline_ns => Worth::NoData,
+            // Cut by the run's end, or given up by an agent that had stood still,
+            // before it was overdue: it might have been answered in time.
+            _ if (self.is_cut_by_end() || self.is_own_timeout())
+                && self.took_at_least_ns() <= deadline_ns =>
+            {
+                Worth::NoData
+            }
             _ => Worth::Bad,
         }
+    }
+
+    /// The agent stood still while it was out, and that may be all of its delay.
+    pub fn is_blind(&self, deadline_ns: i64) -> bool {
+        self.took_ns() > deadline_ns
+            && self.worth(deadline_ns) == Worth::NoData
+            && self.outcome != Outcome::AgentError
     }
 
     /// When it was known whether this probe is good: it decides to which fault
@@ -150,6 +177,8 @@ pub struct ClientSeries {
     pub lives: Vec<Life>,
     /// In order of time.
     pub probes: Vec<Probe>,
+    /// When the agent itself stood still.
+    pub still: StoodStill,
 }
 
 /// One due slot.
@@ -163,6 +192,8 @@ pub enum Slot<'a> {
         due_ns: i64,
         /// What the client was waiting for.
         by: &'a Probe,
+        /// Of the wait, so much the agent stood still.
+        blind_ns: i64,
     },
     /// Passed because the agent itself was late (or its sample was lost).
     Overslept {
@@ -177,6 +208,14 @@ pub enum Slot<'a> {
 }
 
 impl ClientSeries {
+    /// Takes in when the agent stood still.
+    pub fn stood_still(&mut self, still: &StoodStill) {
+        for probe in &mut self.probes {
+            probe.blind_ns = still.within(probe.started, probe.finished);
+        }
+        self.still = still.clone();
+    }
+
     /// The slot before which the slots of `life` end: at least those that were
     /// probed are its own.
     fn due_slots(&self, life: &Life, last_probed: Option<u64>) -> u64 {
@@ -248,7 +287,12 @@ impl ClientSeries {
             };
             visit(match before {
                 Some(by) if self.reconstructed || due_ns <= by.finished => {
-                    Slot::Waited { due_ns, by }
+                    let blind_ns = self.still.within(due_ns, by.finished);
+                    Slot::Waited {
+                        due_ns,
+                        by,
+                        blind_ns,
+                    }
                 }
                 _ if due_ns >= life.alive_until_ns => Slot::Absent { due_ns },
                 _ => Slot::Overslept { due_ns },
@@ -259,6 +303,30 @@ impl ClientSeries {
     fn distance(&self, slots: u64) -> i64 {
         self.interval_ns
             .saturating_mul(i64::try_from(slots).unwrap_or(i64::MAX))
+    }
+}
+
+impl Slot<'_> {
+    /// A slot that passed while the client waited, and of which nobody knows
+    /// whether it would have been answered in time.
+    pub fn is_wait_without_data(&self, deadline_ns: i64) -> bool {
+        let Slot::Waited {
+            due_ns,
+            by,
+            blind_ns,
+        } = self
+        else {
+            return false;
+        };
+        let wait = by.finished.saturating_sub(*due_ns);
+        let in_time = |ns: i64| ns <= deadline_ns;
+        if by.outcome == Outcome::Ok && in_time(wait) {
+            return false;
+        }
+        by.worth(deadline_ns) == Worth::NoData
+            || ((by.outcome == Outcome::Ok || by.is_own_timeout() || by.is_cut_by_end())
+                && in_time(wait.saturating_sub(*blind_ns))
+                && (*blind_ns > 0 || by.is_cut_by_end()))
     }
 }
 
@@ -277,12 +345,17 @@ pub struct SlotCounts {
     pub agent_errors: u64,
     /// Samples that say nothing because the run's end cut them in time.
     pub cut: u64,
+    /// Samples of which nobody knows whether they were in time, because the agent
+    /// stood still while they were out.
+    pub blind: u64,
+    /// Of these, answered.
+    pub blind_ok: u64,
     /// Passed while the client waited.
     pub waited: u64,
     /// Of these, answered within the deadline of their own due time.
     pub waited_in_time: u64,
-    /// Of these, no data, because the end cut the wait.
-    pub waited_cut: u64,
+    /// Of these, no data, because the end cut the wait, or the agent stood still.
+    pub waited_no_data: u64,
     /// Passed because the agent was late.
     pub overslept: u64,
     /// Passed without an agent.
@@ -306,18 +379,22 @@ impl SlotCounts {
                     Worth::NoData if probe.outcome == Outcome::AgentError => {
                         self.agent_errors += 1;
                     }
+                    Worth::NoData if probe.is_blind(deadline_ns) => {
+                        self.blind += 1;
+                        let answered = u64::from(probe.outcome == Outcome::Ok);
+                        self.blind_ok += answered;
+                        self.ok += answered;
+                    }
                     Worth::NoData => self.cut += 1,
                 }
             }
-            Slot::Waited { due_ns, by } => {
+            Slot::Waited { due_ns, by, .. } => {
                 self.waited += 1;
                 let wait = by.finished.saturating_sub(*due_ns);
                 if by.outcome == Outcome::Ok && wait <= deadline_ns {
                     self.waited_in_time += 1;
-                } else if by.worth(deadline_ns) == Worth::NoData
-                    || (by.is_cut_by_end() && wait <= deadline_ns)
-                {
-                    self.waited_cut += 1;
+                } else if slot.is_wait_without_data(deadline_ns) {
+                    self.waited_no_data += 1;
                 }
             }
             Slot::Overslept { .. } => self.overslept += 1,
@@ -333,21 +410,28 @@ impl SlotCounts {
         self.late += other.late;
         self.agent_errors += other.agent_errors;
         self.cut += other.cut;
+        self.blind += other.blind;
+        self.blind_ok += other.blind_ok;
         self.waited += other.waited;
         self.waited_in_time += other.waited_in_time;
-        self.waited_cut += other.waited_cut;
+        self.waited_no_data += other.waited_no_data;
         self.overslept += other.overslept;
         self.absent += other.absent;
     }
 
     /// Slots that say neither up nor down.
     pub fn no_data(&self) -> u64 {
-        self.overslept + self.absent + self.agent_errors + self.cut + self.waited_cut
+        self.overslept
+            + self.absent
+            + self.agent_errors
+            + self.cut
+            + self.blind
+            + self.waited_no_data
     }
 
     /// Slots answered within the deadline.
     pub fn in_time(&self) -> u64 {
-        self.ok - self.late + self.waited_in_time
+        self.ok - self.late - self.blind_ok + self.waited_in_time
     }
 
     /// Share of slots answered within the deadline among those with data.
@@ -357,7 +441,11 @@ impl SlotCounts {
 
     /// Share of probes answered, however late: what simple scripts print.
     pub fn answered(&self) -> Option<f64> {
-        share(self.ok, self.probed - self.agent_errors - self.cut)
+        let unanswered_blind = self.blind - self.blind_ok;
+        share(
+            self.ok,
+            self.probed - self.agent_errors - self.cut - unanswered_blind,
+        )
     }
 }
 
@@ -389,6 +477,7 @@ pub(crate) mod testing {
             scheduled: at,
             started: at,
             finished: at + took,
+            blind_ns: 0,
             phase: Phase::Query,
             outcome: Outcome::Ok,
             cause: None,
@@ -437,6 +526,7 @@ pub(crate) mod testing {
                 alive_until_ns: until,
             }],
             probes,
+            still: StoodStill::default(),
         }
     }
 }
@@ -494,6 +584,42 @@ mod tests {
             Worth::NoData,
         );
         check_worth(bad(0, 0, S, Outcome::TimedOut, Cause::RunEnded), Worth::Bad);
+    }
+
+    /// The same client, whose agent stood still from `from` to `to`.
+    fn stood(mut series: ClientSeries, from: i64, to: i64) -> ClientSeries {
+        series.stood_still(&StoodStill::new(vec![(from, to)]));
+        series
+    }
+
+    #[test]
+    fn a_probe_out_while_the_agent_stood_still_says_nothing_of_the_deadline() {
+        let history = |probe: Probe| {
+            let rest = [ok(8, 800 * MS, MS), ok(9, 900 * MS, MS)];
+            series(100 * MS, S, [vec![probe], rest.to_vec()].concat())
+        };
+        // Begun at 0, the agent stood still from 10 ms on; 690 ms of 700.
+        let c = counts(&stood(history(ok(0, 0, 700 * MS)), 10 * MS, 700 * MS));
+        assert_eq!((c.ok, c.late, c.blind, c.blind_ok), (3, 0, 1, 1));
+        assert_eq!((c.waited, c.waited_in_time, c.waited_no_data), (7, 3, 4));
+        assert_eq!((c.no_data(), c.in_time()), (5, 5));
+        assert_eq!(c.availability(), Some(1.0));
+        assert_eq!(c.answered(), Some(1.0));
+        // Given up by itself: whether the answer came in time, nobody knows.
+        let given_up = bad(0, 0, 700 * MS, Outcome::TimedOut, Cause::QueryTimeout);
+        let c = counts(&stood(history(given_up), 10 * MS, 700 * MS));
+        assert_eq!((c.ok, c.blind, c.blind_ok, c.cut), (2, 1, 0, 0));
+        assert_eq!((c.waited_in_time, c.waited_no_data), (0, 7));
+        assert_eq!(c.availability(), Some(1.0));
+        // The agent stood still for too short a time to explain it.
+        let c = counts(&stood(history(ok(0, 0, 700 * MS)), 10 * MS, 300 * MS));
+        assert_eq!((c.ok, c.late, c.blind), (3, 1, 0));
+        // From 100 ms on: 600 ms with 200 blind are late; 400 ms without any too.
+        assert_eq!((c.waited_in_time, c.waited_no_data), (3, 0));
+        // An error that the other side sent is one, whenever it is read.
+        let reset = bad(0, 0, 700 * MS, Outcome::ConnectionLost, Cause::Reset);
+        let c = counts(&stood(history(reset), 10 * MS, 700 * MS));
+        assert_eq!((c.ok, c.blind, c.no_data()), (2, 0, 0));
     }
 
     #[test]

@@ -5,9 +5,11 @@ use proptest::prelude::*;
 
 use gapscope_proto::sample::{Cause, Outcome, Style};
 
+use super::hole::holes;
 use super::merge;
 use super::series::testing::{MS, S, clock, series};
-use super::series::{ClientSeries, Life, Probe};
+use super::series::{ClientSeries, Life, Probe, SlotCounts};
+use super::still::StoodStill;
 use super::stretch::{Blind, Stretch, stretches};
 
 const DEADLINE: i64 = 250 * MS;
@@ -52,6 +54,19 @@ impl Random {
 const RUN: i64 = 12 * S;
 
 fn simulate(case: &Case) -> ClientSeries {
+    simulate_paused(case, &[])
+}
+
+/// When an agent that stands still at these times notices what happened at `at`.
+fn awake(pauses: &[(i64, i64)], at: i64) -> i64 {
+    pauses
+        .iter()
+        .find(|(from, to)| (*from..*to).contains(&at))
+        .map_or(at, |(_, to)| *to)
+}
+
+/// The same, by an agent that stands still at these times.
+fn simulate_paused(case: &Case, pauses: &[(i64, i64)]) -> ClientSeries {
     let mut random = Random(case.seed);
     let mut probes = Vec::new();
     let mut slot = 0u64;
@@ -62,13 +77,21 @@ fn simulate(case: &Case) -> ClientSeries {
             break;
         }
         // The agent begins a little late, the network takes its time.
-        let started = scheduled + random.below(2 * MS);
+        let started = awake(pauses, scheduled + random.below(2 * MS));
+        if started >= scheduled + case.interval {
+            // It has overslept, and goes on with the next slot that is to come.
+            slot = ((started - case.phase).div_euclid(case.interval) + 1).max(0) as u64;
+            continue;
+        }
         let there = 50_000 + random.below(3 * MS);
         let back = 50_000 + random.below(3 * MS);
         let (answer, outcome, cause) = respond(case, started, there, back);
         let (finished, outcome, cause) = match (answer, case.timeout) {
             (Some(at), None) => (at, outcome, cause),
-            (Some(at), Some(timeout)) if at <= started + timeout => (at, outcome, cause),
+            // Who wakes up late looks for an answer before looking at the clock.
+            (Some(at), Some(timeout)) if at <= awake(pauses, started + timeout) => {
+                (at, outcome, cause)
+            }
             (_, Some(timeout)) => (
                 started + timeout,
                 Outcome::TimedOut,
@@ -81,6 +104,7 @@ fn simulate(case: &Case) -> ClientSeries {
         } else {
             (finished, outcome, cause)
         };
+        let finished = awake(pauses, finished);
         let ok = outcome == Outcome::Ok;
         if !ok {
             connection += 1;
@@ -91,6 +115,7 @@ fn simulate(case: &Case) -> ClientSeries {
             scheduled,
             started,
             finished,
+            blind_ns: 0,
             phase: gapscope_proto::sample::Phase::Query,
             outcome,
             cause,
@@ -114,6 +139,7 @@ fn simulate(case: &Case) -> ClientSeries {
         due_until_ns: RUN,
         alive_until_ns: RUN,
     }];
+    history.stood_still(&StoodStill::new(pauses.to_vec()));
     history
 }
 
@@ -194,6 +220,22 @@ fn any_case() -> impl Strategy<Value = Case> {
         )
 }
 
+/// Pauses of the agent, apart from each other, before the run's last second.
+fn any_pauses() -> impl Strategy<Value = Vec<(i64, i64)>> {
+    prop::collection::vec((50 * MS..3 * S, 20 * MS..2 * S), 0..4).prop_map(|pauses| {
+        let mut at = 0;
+        let mut all = Vec::new();
+        for (after, lasts) in pauses {
+            let from = at + after;
+            at = from + lasts;
+            if at < RUN - S {
+                all.push((from, at));
+            }
+        }
+        all
+    })
+}
+
 fn check_inside(
     case: &Case,
     history: &ClientSeries,
@@ -248,7 +290,7 @@ proptest! {
         let history = simulate(&case);
         let found = analysed(&history);
         prop_assert_eq!(found.len(), 1);
-        let mut slots = super::series::SlotCounts::default();
+        let mut slots = SlotCounts::default();
         history.for_each_slot(|slot| slots.add(&slot, DEADLINE));
         prop_assert_eq!(slots.due, slots.probed + slots.waited, "the agent was never late");
         // Slots due in the outage, but for those near enough to its end, are lost.
@@ -283,6 +325,55 @@ proptest! {
         if let (Some(a), Some(m)) = (any.first(), all.first()) {
             prop_assert!(m.lower_ns <= truth && truth <= m.upper_ns.expect("over"));
             prop_assert!(m.lower_ns <= a.lower_ns && m.upper_ns <= a.upper_ns);
+        }
+    }
+
+    /// A service that answers all the while is never blamed for an agent that
+    /// stands still, whenever and for how long.
+    #[test]
+    fn an_agent_that_stands_still_blames_nobody(case in any_case(), pauses in any_pauses()) {
+        let case = Case { begins: RUN, ends: RUN, ..case };
+        let history = simulate_paused(&case, &pauses);
+        let blind = Blind::new(&pauses, &history);
+        let (found, gap) = stretches(&history, DEADLINE, &blind);
+        prop_assert!(found.is_empty(), "{found:?}");
+        let mut slots = SlotCounts::default();
+        history.for_each_slot(|slot| slots.add(&slot, DEADLINE));
+        prop_assert_eq!(slots.late, 0);
+        prop_assert_eq!(slots.in_time() + slots.no_data(), slots.due, "{:?}", slots);
+        let longest = pauses.iter().map(|(from, to)| to - from).max().unwrap_or(0);
+        if longest > DEADLINE + 2 * case.interval + 20 * MS {
+            let holes = holes(&history, DEADLINE);
+            // One before the first slot begins with it.
+            let least = longest - case.interval;
+            prop_assert!(holes.iter().any(|(from, to)| to - from >= least), "{holes:?}");
+            prop_assert!(gap.no_data || gap.ns < longest, "{gap:?}");
+        }
+    }
+
+    /// Nor does it hide an outage's truth: what is said of one holds all the same.
+    #[test]
+    fn what_is_said_holds_although_the_agent_stood_still(
+        case in any_case(),
+        pauses in any_pauses(),
+    ) {
+        let history = simulate_paused(&case, &pauses);
+        let blind = Blind::new(&pauses, &history);
+        let found = stretches(&history, DEADLINE, &blind).0;
+        prop_assert!(found.len() <= 1, "one outage, found {found:?}");
+        let truth = case.ends - case.begins;
+        let Some(s) = found.first() else {
+            // Not seen: then it was short, or somewhere nobody looked.
+            let seen = truth <= DEADLINE + 2 * case.interval + 20 * MS;
+            let hidden = holes(&history, DEADLINE)
+                .iter()
+                .any(|(from, to)| *from < case.ends && case.begins < *to);
+            prop_assert!(seen || hidden, "{truth}");
+            return Ok(());
+        };
+        prop_assert!(s.lower_ns <= truth, "{truth}, {}", s.lower_ns);
+        if let Some(upper) = s.upper_ns {
+            prop_assert!(truth <= upper, "{truth}, {upper}");
         }
     }
 

@@ -137,13 +137,13 @@ pub fn stretches(series: &ClientSeries, deadline_ns: i64, blind: &Blind) -> (Vec
     let mut unwatched_ns = 0;
     for (at, probe) in probes.iter().enumerate() {
         let worth = probe.worth(deadline_ns);
-        if worth == Worth::NoData {
-            if let Some(stretch) = &mut open {
-                stretch.no_data = true;
-            }
-            continue;
+        if worth == Worth::NoData
+            && let Some(stretch) = &mut open
+        {
+            stretch.no_data = true;
         }
-        if matches!(worth, Worth::Good | Worth::Late) {
+        // An answer of which nobody knows whether it was in time is one all the same.
+        if probe.outcome == Outcome::Ok {
             // Without an answer since the last one, or since the first probe.
             let since = match last_answer {
                 Some(last) => probes[last].finished,
@@ -181,6 +181,7 @@ pub fn stretches(series: &ClientSeries, deadline_ns: i64, blind: &Blind) -> (Vec
                 }
                 last_good = Some(at);
             }
+            Worth::NoData => {}
             _ => {
                 let stretch = open.get_or_insert_with(|| begin(last_good, at));
                 stretch.bn = at;
@@ -189,7 +190,8 @@ pub fn stretches(series: &ClientSeries, deadline_ns: i64, blind: &Blind) -> (Vec
                     _ => stretch.bad += 1,
                 }
                 if probe.is_own_timeout() {
-                    stretch.own_timeout_ns = stretch.own_timeout_ns.saturating_add(probe.took_ns());
+                    let own = probe.took_ns().saturating_sub(probe.blind_ns);
+                    stretch.own_timeout_ns = stretch.own_timeout_ns.saturating_add(own);
                 }
             }
         }
@@ -289,6 +291,8 @@ fn unanswered(probes: &[Probe], deadline_ns: i64) -> (i64, i64) {
                 }
             }
             Worth::Good => run = None,
+            // Answered, nobody knows since when.
+            Worth::NoData if probe.outcome == Outcome::Ok => run = None,
             Worth::NoData => {}
         }
     }

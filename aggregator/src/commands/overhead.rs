@@ -40,6 +40,9 @@ pub fn report(
         Format::Json => summary,
     };
     output::data(text.trim_end());
+    if exit(&bench) == Exit::DataLost {
+        output::note("exit code 4: no block was free of errors, so nothing was measured");
+    }
     match gates {
         Some(gates) => gates.apply(&value, exit(&bench)),
         None => Ok(exit(&bench)),

@@ -7,7 +7,7 @@ use super::shown::layout;
 use crate::duration;
 use crate::exit::Exit;
 use crate::output;
-use crate::overhead::analyse::{LEVEL, analyse, by_round, pairs, rounds_needed};
+use crate::overhead::analyse::{LEVEL, analyse, by_round, least_rounds, pairs};
 use crate::overhead::record::Bench;
 use crate::overhead::store::{is_overhead, read};
 use crate::report::page::Page;
@@ -205,7 +205,7 @@ fn rounds(
     if spreads.is_empty() {
         anyhow::bail!("it has fewer than two rounds: their spread is not known");
     }
-    let least = rounds_needed(comparisons);
+    let least = least_rounds(comparisons);
     // In a table each comparison has to pass alone against its part of 1 %.
     let wanted = Wanted {
         level: LEVEL.min(wanted.level) / comparisons.max(1) as f64,

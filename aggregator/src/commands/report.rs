@@ -85,6 +85,50 @@ pub fn make(folder: &RunFolder) -> anyhow::Result<Reported> {
     })
 }
 
+/// Why the program ends with 4, for people: the numbers alone do not say which of
+/// them it was.
+fn say_why(reported: &Reported) {
+    if reported.exit == Exit::DataLost {
+        output::note(format!("exit code 4: {}", why_not_ok(&reported.analysis)));
+    }
+}
+
+fn why_not_ok(analysis: &Analysis) -> String {
+    let books = &analysis.conservation;
+    let mut why = Vec::new();
+    match books.lost {
+        (_, 0) => {}
+        (least, most) if least == most => why.push(format!("{most} samples are lost")),
+        (least, most) => why.push(format!("{least} to {most} samples are lost")),
+    }
+    if !books.is_balanced {
+        why.push("the books do not balance".to_owned());
+    }
+    why.extend(
+        analysis
+            .caveats
+            .iter()
+            .filter(|caveat| caveat.code == "agent_never_began")
+            .map(|caveat| caveat.text.clone()),
+    );
+    let mut tested = analysis
+        .rows
+        .iter()
+        .flat_map(|(_, row)| &row.faults)
+        .map(|fault| fault.judgement.verdict.is_tested())
+        .peekable();
+    if tested.peek().is_some() && !tested.any(|tested| tested) {
+        why.push(
+            "no fault tested anything: no client was on its subject, or none was measured"
+                .to_owned(),
+        );
+    }
+    if why.is_empty() {
+        why.push("data is missing; the caveats say what".to_owned());
+    }
+    why.join("; ")
+}
+
 /// Analyses the run in `folder`, prints the summary for a person in the
 /// terminal's width, keeps it, and says how the program should end.
 ///
@@ -94,6 +138,7 @@ pub fn print_folder(folder: &Path, width: Option<u16>) -> anyhow::Result<Exit> {
     let folder = RunFolder::open(folder)?;
     let reported = make(&folder)?;
     output::data(as_text(&reported.analysis, width).trim_end());
+    say_why(&reported);
     Ok(reported.exit)
 }
 
@@ -124,6 +169,8 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
     let folder = RunFolder::open(&path)?;
     let reported = make(&folder)?;
     let summary: serde_json::Value = serde_json::from_str(&reported.json)?;
+    let exit = reported.exit;
+    say_why(&reported);
     let text = match args.format {
         Format::Text => {
             let layout = Layout {
@@ -143,5 +190,5 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         Format::Json => reported.json,
     };
     output::data(text.trim_end());
-    args.gates.apply(&summary, reported.exit)
+    args.gates.apply(&summary, exit)
 }

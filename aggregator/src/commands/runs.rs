@@ -7,8 +7,9 @@ use gapscope_proto::wire::ListRunsRequest;
 use super::client::{Aggregator, block_on, refused};
 use crate::control::service::state_word;
 use crate::exit::Exit;
-use crate::output::{data, note};
+use crate::output::{data, hinted, note, stdout_columns};
 use crate::overhead::{self, store::is_overhead};
+use crate::report::table::{cut, width};
 use crate::store::RunFolder;
 use crate::store::reader::list_runs;
 
@@ -23,10 +24,30 @@ pub struct Args {
     pub aggregator: Aggregator,
 }
 
+/// One line, or two where one would not fit: whoever reads this in a pipe gets one.
+fn lines(
+    [id, state, started, scenario]: [&str; 4],
+    samples: u64,
+    columns: Option<usize>,
+) -> Vec<String> {
+    let whole = format!("{id}  {state:<11}  {started:<24}  {samples:>10}  {scenario}");
+    match columns {
+        Some(columns) if width(&whole) > columns => vec![
+            format!("{id}  {state}"),
+            cut(
+                &format!("  {started}  {samples} samples  {scenario}"),
+                columns,
+            ),
+        ],
+        _ => vec![whole],
+    }
+}
+
 fn line(id: &str, state: &str, started: &str, samples: u64, scenario: &str) {
-    data(format_args!(
-        "{id}  {state:<11}  {started:<24}  {samples:>10}  {scenario}"
-    ));
+    let texts = [id, state, started, scenario];
+    for line in lines(texts, samples, stdout_columns()) {
+        data(line);
+    }
 }
 
 /// Lists runs, oldest first: id, state, begin, samples, scenario.
@@ -35,7 +56,21 @@ fn line(id: &str, state: &str, started: &str, samples: u64, scenario: &str) {
 /// When they cannot be listed.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
     if let Some(folder) = args.data {
-        for (id, path) in list_runs(&folder)? {
+        if !folder.is_dir() {
+            return Err(hinted(
+                format!(
+                    "cannot list runs: there is no folder `{}`",
+                    folder.display()
+                ),
+                "--data is the folder that `gapscope-aggregator serve --data` or the lab writes \
+                 to",
+            ));
+        }
+        let runs = list_runs(&folder)?;
+        if runs.is_empty() {
+            note(format_args!("there is no run in `{}`", folder.display()));
+        }
+        for (id, path) in runs {
             if is_overhead(&path) {
                 match overhead::store::read(&path) {
                     Ok(bench) => line(
@@ -76,7 +111,11 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
             .list_runs(ListRunsRequest {})
             .await
             .map_err(refused)?;
-        for run in runs.into_inner().runs {
+        let runs = runs.into_inner().runs;
+        if runs.is_empty() {
+            note("the aggregator has no run yet");
+        }
+        for run in runs {
             line(
                 &run.run_id,
                 &run.state,
@@ -87,4 +126,29 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         }
         Ok(Exit::Ok)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_fits_and_keeps_the_whole_id() {
+        let id = "01a22c71-a5ce-7341-a1d3-9c297ce0a076";
+        let texts = [
+            id,
+            "interrupted",
+            "2026-11-30T12:32:55.246Z",
+            "rolling-restart",
+        ];
+        assert_eq!(lines(texts, 1_029_600, None).len(), 1);
+        assert_eq!(lines(texts, 1_029_600, Some(120)).len(), 1);
+        let narrow = lines(texts, 1_029_600, Some(80));
+        assert!(narrow.iter().all(|line| width(line) <= 80), "{narrow:?}");
+        assert_eq!(narrow[0], format!("{id}  interrupted"));
+        assert_eq!(
+            narrow[1],
+            "  2026-11-30T12:32:55.246Z  1029600 samples  rolling-restart"
+        );
+    }
 }

@@ -1,5 +1,6 @@
 //! `serve`: the server, until SIGINT or SIGTERM.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::auth::gate::Security;
 use crate::exit::Exit;
 use crate::output::{hinted, note};
+use crate::reporter::by_itself;
 use crate::server::{Config, serve};
 use crate::store::disk::Disk;
 
@@ -185,6 +187,13 @@ fn security(args: &Args) -> Security {
     }
 }
 
+/// What stood before `serve`: where this program is a part of another one, by what
+/// that calls it.
+fn own_words() -> Vec<OsString> {
+    let words = std::env::args_os().skip(1);
+    words.take_while(|word| word != "serve").collect()
+}
+
 /// Who is let in, in a few words.
 fn known_by(args: &Args) -> &'static str {
     match (args.client_ca.is_some(), args.tokens.is_some()) {
@@ -225,10 +234,11 @@ async fn serve_until_signal(args: Args) -> anyhow::Result<()> {
         clock: Arc::new(SystemClock::new()),
         disk: Disk::default(),
         security: security(&args),
-        reports: !args.no_report,
+        reports: (!args.no_report).then(|| by_itself(own_words())),
         web: page.map(|listener| crate::web::Config {
             listener,
             names: args.http_name.clone(),
+            patience: crate::web::PATIENCE,
         }),
     };
     let scheme = if config.security.tls.is_some() {

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
+use crate::output;
 use crate::report::text::Layout;
 use crate::store::reader::find_path;
 use crate::store::{RunFolder, StoreError};
@@ -52,17 +53,9 @@ impl Shown {
 /// In `width` columns, or the terminal's; in colour on a terminal.
 pub(super) fn layout(width: Option<u16>) -> Layout {
     Layout {
-        width: usize::from(width.unwrap_or_else(terminal_width)),
+        width: width.map_or_else(|| output::stdout_columns().unwrap_or(80), usize::from),
         colour: std::io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
         is_full: false,
     }
-}
-
-fn terminal_width() -> u16 {
-    rustix::termios::tcgetwinsize(std::io::stdout())
-        .ok()
-        .map(|size| size.ws_col)
-        .filter(|columns| *columns > 0)
-        .unwrap_or(80)
 }

@@ -237,6 +237,9 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
             .await
             .map_err(refused)?
             .into_inner();
+        for warning in &started.warnings {
+            note(format_args!("warning: {warning}"));
+        }
         note(format_args!(
             "started on {}, into {}",
             started.agents.join(", "),

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use gapscope_proto::plain::fitted;
+
 use crate::control::service::state_word;
 use crate::exit::Exit;
-use crate::output::data;
+use crate::output::{data, stdout_columns};
 use crate::store::RunFolder;
 use crate::store::verify::{Verified, verify};
 
@@ -34,8 +36,9 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
     };
     data(format_args!("run {}: {state}", manifest.run_id));
     let found = verify(folder.path())?;
+    let columns = Some(stdout_columns().unwrap_or(80));
     for line in lines(&found) {
-        data(line);
+        data(fitted(&line, columns));
     }
     Ok(if found.is_whole() {
         Exit::Ok

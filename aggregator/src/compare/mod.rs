@@ -11,6 +11,7 @@
 
 pub mod alike;
 pub mod overhead;
+mod pairs;
 pub mod switchover;
 
 /// What can be said of a number on another side.

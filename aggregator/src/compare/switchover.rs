@@ -13,99 +13,13 @@
 
 use serde_json::Value;
 
+use super::pairs::{Felt, Key, difference, felt, key, name, pairs, rows, unequal};
 use super::{Compared, Line, Verdict};
 use crate::overhead::analyse::{CONFIDENCE, LEVEL, rounds_needed};
 use crate::stats::holm::holm;
 use crate::stats::plan::{Wanted, per_arm};
 use crate::stats::signflip::sign_flip;
 use crate::stats::t_test::{deviation, paired};
-
-/// Target, style and kind of a row.
-type Key = (String, String, String);
-
-fn key(row: &Value) -> Key {
-    let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
-    (text("name"), text("style"), text("kind"))
-}
-
-fn name(key: &Key) -> String {
-    let (target, style, kind) = key;
-    if kind == "bare" || kind.is_empty() {
-        format!("{target} {style}")
-    } else {
-        format!("{target} {style} {kind}")
-    }
-}
-
-fn rows<'a>(run: &'a Value, key: &'a Key) -> impl Iterator<Item = &'a Value> {
-    run["targets"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(move |row| self::key(row) == *key)
-}
-
-/// A fault as one row felt it.
-#[derive(Debug, Clone, PartialEq)]
-struct Felt {
-    step: String,
-    gap_s: f64,
-    is_at_least: bool,
-    outage_s: Option<(f64, f64)>,
-    verdict: String,
-}
-
-/// Every fault of every run of a side, as the row felt it (several agents: the
-/// longest); none where the fault tested nothing there.
-fn felt(side: &[Value], key: &Key) -> Vec<Option<Felt>> {
-    let mut all = Vec::new();
-    for run in side {
-        let judged: Vec<&Value> = run["faults"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter(|fault| fault["judged"].as_bool() == Some(true))
-            .collect();
-        for fault in judged {
-            let step = format!(
-                "{} {}",
-                fault["step"].as_str().unwrap_or_default(),
-                fault["subject"].as_str().unwrap_or_default()
-            );
-            let of_rows = rows(run, key)
-                .flat_map(|row| row["faults"].as_array().into_iter().flatten())
-                .filter(|seen| seen["fault"] == fault["id"])
-                .filter_map(|seen| {
-                    Some(Felt {
-                        step: step.clone(),
-                        gap_s: seen["gap_s"].as_f64()?,
-                        is_at_least: seen["gap_is_at_least"].as_bool().unwrap_or(false),
-                        outage_s: seen["outage_lower_s"].as_f64().map(|lower| {
-                            (
-                                lower,
-                                seen["outage_upper_s"].as_f64().unwrap_or(f64::INFINITY),
-                            )
-                        }),
-                        verdict: seen["verdict"].as_str().unwrap_or_default().to_owned(),
-                    })
-                });
-            all.push(of_rows.max_by(|a, b| a.gap_s.total_cmp(&b.gap_s)));
-        }
-    }
-    all
-}
-
-/// How much longer the other gap is, as far as it is known; none where even the
-/// direction is not.
-fn difference(first: &Felt, other: &Felt) -> Option<f64> {
-    let by = other.gap_s - first.gap_s;
-    match (first.is_at_least, other.is_at_least) {
-        (false, false) => Some(by),
-        (false, true) => (by > 0.0).then_some(by),
-        (true, false) => (by < 0.0).then_some(by),
-        (true, true) => None,
-    }
-}
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
@@ -187,15 +101,11 @@ pub fn compare(first: &[Value], other: &[Value]) -> Compared {
             .push("they have no target and style in common".to_owned());
         return compared;
     }
+    compared.caveats.extend(unequal(first, other));
     let mut claims: Vec<(usize, usize, f64)> = Vec::new();
     for key in &common {
         let (all_a, all_b) = (felt(first, key), felt(other, key));
-        let pairs: Vec<(&Felt, &Felt)> = all_a
-            .iter()
-            .zip(&all_b)
-            .filter_map(|(x, y)| Some((x.as_ref()?, y.as_ref()?)))
-            .filter(|(x, y)| x.step == y.step)
-            .collect();
+        let pairs = pairs(&all_a, &all_b);
         let untested = all_a.iter().chain(&all_b).filter(|f| f.is_none()).count();
         if untested > 0 {
             compared.caveats.push(format!(
@@ -210,7 +120,12 @@ pub fn compare(first: &[Value], other: &[Value]) -> Compared {
         if pairs.is_empty() {
             continue;
         }
-        let differences: Vec<f64> = pairs.iter().filter_map(|(x, y)| difference(x, y)).collect();
+        let told: Vec<(&Felt, &Felt)> = pairs
+            .iter()
+            .copied()
+            .filter(|(x, y)| difference(x, y).is_some())
+            .collect();
+        let differences: Vec<f64> = told.iter().filter_map(|(x, y)| difference(x, y)).collect();
         if differences.len() < pairs.len() {
             compared.caveats.push(format!(
                 "{}: {} of {} pairs of faults were not over on either side and do not tell which \
@@ -226,11 +141,17 @@ pub fn compare(first: &[Value], other: &[Value]) -> Compared {
             _ => f64::NAN,
         };
         claims.push((compared.lines.len(), differences.len(), p));
+        // The very faults of which the difference is: the means of all would not
+        // agree with it where the sides differ in size.
+        let shown = if told.is_empty() { &pairs } else { &told };
         compared.lines.push(Line {
             of: name(key),
-            what: format!("felt gap s, {} faults", pairs.len()),
-            first: gaps(&a),
-            other: gaps(&b),
+            what: match shown.len() {
+                1 => "felt gap s, 1 pair".to_owned(),
+                n => format!("felt gap s, {n} pairs"),
+            },
+            first: gaps(shown.iter().map(|(x, _)| *x)),
+            other: gaps(shown.iter().map(|(_, y)| *y)),
             difference: match t {
                 Some(t) => format!("{:+.3} ({:+.3}..{:+.3})", t.mean, t.lower, t.upper),
                 None if differences.is_empty() => "unknown".to_owned(),
@@ -276,9 +197,10 @@ pub fn compare(first: &[Value], other: &[Value]) -> Compared {
     compared
 }
 
-fn gaps(felt: &[Felt]) -> String {
+fn gaps<'a>(felt: impl Iterator<Item = &'a Felt>) -> String {
     let text = |f: &Felt| format!("{}{:.3}", if f.is_at_least { "≥" } else { "" }, f.gap_s);
-    match felt {
+    let felt: Vec<&Felt> = felt.collect();
+    match felt.as_slice() {
         [] => "-".to_owned(),
         [one] => text(one),
         several => {
@@ -393,7 +315,7 @@ fn judge(compared: &mut Compared, claims: &[(usize, usize, f64)]) {
 }
 
 /// How many faults an arm the largest difference that was seen would take, by
-/// the spread that was seen; `None` without two faults on a side.
+/// the spread that was seen; `None` without two pairs of faults.
 pub fn faults_needed(first: &[Value], other: &[Value]) -> Option<(f64, f64, u64)> {
     let mut largest: Option<(f64, f64, u64)> = None;
     let rows: Vec<Key> = first
@@ -403,10 +325,13 @@ pub fn faults_needed(first: &[Value], other: &[Value]) -> Option<(f64, f64, u64)
         .map(key)
         .collect();
     for key in &rows {
-        let side = |side: &[Value]| -> Vec<f64> {
-            felt(side, key).iter().flatten().map(|f| f.gap_s).collect()
-        };
-        let (a, b) = (side(first), side(other));
+        let (all_a, all_b) = (felt(first, key), felt(other, key));
+        // The same faults as in the table.
+        let (a, b): (Vec<f64>, Vec<f64>) = pairs(&all_a, &all_b)
+            .iter()
+            .filter(|(x, y)| difference(x, y).is_some())
+            .map(|(x, y)| (x.gap_s, y.gap_s))
+            .unzip();
         let (Some(sa), Some(sb)) = (deviation(&a), deviation(&b)) else {
             continue;
         };
@@ -509,6 +434,34 @@ mod tests {
         assert_eq!(difference(&felt(4.0, true), &felt(9.0, true)), None);
         let compared = compare(&[run(&[(4.0, true)])], &[run(&[(4.0, true)])]);
         assert!(compared.caveats[0].contains("not over"), "{compared:?}");
+    }
+
+    #[test]
+    fn sides_of_unequal_size_show_what_was_compared() {
+        // By all faults the other side is longer in the mean; by pairs shorter.
+        let first: Vec<Value> = (0..12).map(|_| run(&[(3.0, false)])).collect();
+        let mut other: Vec<Value> = (0..12)
+            .map(|at| run(&[(2.0 + 0.01 * f64::from(at), false)]))
+            .collect();
+        other.extend((0..12).map(|_| run(&[(9.0, false)])));
+        let compared = compare(&first, &other);
+        let line = gap_line(&compared);
+        assert_eq!(line.what, "felt gap s, 12 pairs");
+        assert_eq!(
+            (&*line.first, &*line.other),
+            ("mean 3.000", "mean 2.055"),
+            "{line:?}"
+        );
+        assert!(line.difference.starts_with("-0.945"), "{line:?}");
+        assert_eq!(line.verdict, Verdict::Better);
+        assert!(
+            compared.caveats[0].contains("the first side has 12 faults, the other 24"),
+            "{:?}",
+            compared.caveats
+        );
+        let (by, ..) = faults_needed(&first, &other).expect("two pairs");
+        assert!((by - 0.945).abs() < 1e-9, "{by}");
+        assert!(unequal(&first, &first).is_none());
     }
 
     #[test]

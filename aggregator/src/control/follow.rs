@@ -52,8 +52,8 @@ impl Follow {
             if self.over.is_some() && self.wanted.is_some() {
                 return None;
             }
-            match self.hub.feed(self.wanted).await {
-                Ok(Some((id, feed))) if self.over != Some(id) => {
+            match self.hub.feed(self.wanted, self.over).await {
+                Ok(Some((id, feed))) => {
                     self.watching = Some((id, feed.watch()));
                     continue;
                 }

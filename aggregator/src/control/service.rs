@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use super::follow::Follow;
-use super::start::share_out;
+use super::start::{Beside, beside, share_out};
 use super::watch;
 use crate::ingest::command::{Closed, Command, Handle};
 use crate::ingest::hub::{Agent, Hub};
@@ -214,6 +214,8 @@ impl wire::control_server::Control for ControlService {
         let shares = share_out(&plan, &offers, &request.agents)
             .map_err(|error| Status::failed_precondition(error.to_string()))?;
         let id = plan.run_id;
+        let running = self.hub.running().await;
+        let beside = beside(&plan, running.iter().map(|other| &other.opened.plan));
         let anchor = self.hub.clock().anchor();
         let manifest = Manifest {
             format_version: FORMAT_VERSION,
@@ -231,7 +233,7 @@ impl wire::control_server::Control for ControlService {
             subjects: request.subjects.into_iter().map(Subject::from).collect(),
             labels: request.labels.into_iter().collect(),
             agents: shares.keys().map(|id| agents[id].entry(id)).collect(),
-            caveats: Vec::new(),
+            caveats: beside.iter().map(Beside::said_of_other).collect(),
         };
         let handle = self
             .hub
@@ -256,11 +258,22 @@ impl wire::control_server::Control for ControlService {
             self.stop(id, &handle, text.clone(), Duration::ZERO).await?;
             return Err(Status::failed_precondition(text));
         }
+        for one in &beside {
+            let other = running
+                .iter()
+                .find(|handle| handle.opened.run_id == one.run);
+            if let Some(handle) = other {
+                // A run that has ended meanwhile has nothing to add.
+                let caveat = Command::Caveat(one.said_of(id));
+                let _ = handle.commands.send(caveat).await;
+            }
+        }
         tracing::info!(run = %id, agents = chosen.len(), "started");
         Ok(Response::new(wire::StartRunResponse {
             run_id: id.to_string(),
             folder: self.hub.data().join(id.to_string()).display().to_string(),
             agents: chosen.iter().map(ToString::to_string).collect(),
+            warnings: beside.iter().map(Beside::said_of_other).collect(),
         }))
     }
 
@@ -412,7 +425,7 @@ impl wire::control_server::Control for ControlService {
             "" => None,
             text => Some(run_id(text)?),
         };
-        let found = self.hub.feed(wanted).await;
+        let found = self.hub.feed(wanted, None).await;
         if found
             .map_err(|error| Status::internal(error.to_string()))?
             .is_none()

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gapscope_proto::ids::{AgentId, TargetName};
+use gapscope_proto::ids::{AgentId, RunId, TargetName};
 use gapscope_proto::plan::RunPlan;
 
 /// Why nobody can carry out a plan.
@@ -106,10 +106,57 @@ pub fn share_out(
     Ok(shares)
 }
 
+/// Another run that probes the same targets at the same time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beside {
+    /// Which.
+    pub run: RunId,
+    /// What both probe.
+    pub targets: Vec<TargetName>,
+}
+
+impl Beside {
+    /// What is to be said in the new run, of the other.
+    pub fn said_of_other(&self) -> String {
+        self.said_of(self.run)
+    }
+
+    /// What is to be said in a run, of `run`.
+    pub fn said_of(&self, run: RunId) -> String {
+        let (noun, verb) = match self.targets.len() {
+            1 => ("target", "is"),
+            _ => ("targets", "are"),
+        };
+        format!(
+            "{noun} {} {verb} probed by run {run} at the same time: each run's load is in the \
+             other's numbers, and so is what is done in it, which the other does not know",
+            list(&self.targets)
+        )
+    }
+}
+
+/// Those of the plans that are carried out now that share targets with `plan`.
+pub fn beside<'a>(plan: &RunPlan, running: impl Iterator<Item = &'a RunPlan>) -> Vec<Beside> {
+    let targets_of = |plan: &RunPlan| -> BTreeSet<TargetName> {
+        plan.groups
+            .iter()
+            .map(|group| group.target.clone())
+            .collect()
+    };
+    let own = targets_of(plan);
+    running
+        .filter(|other| other.run_id != plan.run_id)
+        .map(|other| Beside {
+            run: other.run_id,
+            targets: own.intersection(&targets_of(other)).cloned().collect(),
+        })
+        .filter(|one| !one.targets.is_empty())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gapscope_proto::ids::RunId;
     use gapscope_proto::plan::{ClientGroup, ClientKind, Timeouts};
     use gapscope_proto::sample::Style;
 
@@ -198,6 +245,28 @@ mod tests {
             &[],
             &[],
             "no agent is connected; start one with `gapscope-agent run`",
+        );
+    }
+
+    #[test]
+    fn a_target_that_is_busy_already_is_told() {
+        let own = plan(&["a", "b"]);
+        let (elsewhere, both) = (plan(&["c"]), plan(&["a", "b", "c"]));
+        let found = beside(&own, [&elsewhere, &both, &own].into_iter());
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].run, both.run_id);
+        let said = found[0].said_of_other();
+        let run = both.run_id;
+        assert!(
+            said.starts_with(&format!(
+                "targets a, b are probed by run {run} at the same time"
+            )),
+            "{said}"
+        );
+        assert!(
+            found[0]
+                .said_of(own.run_id)
+                .contains(&own.run_id.to_string())
         );
     }
 }

@@ -26,7 +26,12 @@ pub struct Found {
     pub of: Vec<(&'static str, String)>,
     /// The value.
     pub value: FoundValue,
+    /// What has to be said with it, if anything.
+    pub note: &'static str,
 }
+
+/// Said of a time of which nothing is known.
+const UNWATCHED: &str = "not watched, an outage may lie in it";
 
 /// A value of a field.
 #[derive(Debug, Clone, PartialEq)]
@@ -72,6 +77,9 @@ enum Place {
 /// What `where` can ask for.
 pub const KEYS: [&str; 6] = ["target", "style", "kind", "clients", "label", "fault"];
 
+/// The verdict on clients of which nothing is known.
+pub const UNMEASURED: &str = "unmeasured";
+
 /// Verdicts, worst first; the last two have no rank.
 pub const WORDS: [&str; 8] = [
     "down",
@@ -81,7 +89,7 @@ pub const WORDS: [&str; 8] = [
     "stalled",
     "seamless",
     "not exposed",
-    "unmeasured",
+    UNMEASURED,
 ];
 
 const fn field(name: &'static str, unit: Unit, place: Place, about: &'static str) -> Field {
@@ -94,7 +102,7 @@ const fn field(name: &'static str, unit: Unit, place: Place, about: &'static str
 }
 
 /// All of them.
-pub static FIELDS: [Field; 35] = [
+pub static FIELDS: [Field; 36] = [
     field(
         "verdict",
         Unit::Verdict,
@@ -234,6 +242,12 @@ pub static FIELDS: [Field; 35] = [
         "answers from another backend than the last",
     ),
     field(
+        "unwatched",
+        Unit::Seconds,
+        Place::Target(&["unwatched_max_s"], 1.0),
+        "longest time of which nothing is known of a client",
+    ),
+    field(
         "no_data",
         Unit::Count,
         Place::Target(&["no_data"], 1.0),
@@ -348,7 +362,22 @@ impl Field {
     pub fn values(&self, summary: &Value) -> Vec<Found> {
         let mut found = Vec::new();
         let mut put = |of: Vec<(&'static str, String)>, value: FoundValue| {
-            found.push(Found { of, value });
+            found.push(Found {
+                of,
+                value,
+                note: "",
+            });
+        };
+        let mut unknown: Vec<Found> = Vec::new();
+        // A client of which nothing is known for longer than what was seen of any.
+        let mut unwatched = |row: &Value, seen: f64| {
+            if let Some(hole) = row["unwatched_max_s"].as_f64().filter(|hole| *hole > seen) {
+                unknown.push(Found {
+                    of: of_target(row),
+                    value: FoundValue::Number(hole),
+                    note: UNWATCHED,
+                });
+            }
         };
         match &self.place {
             Place::Run(path) => {
@@ -395,6 +424,7 @@ impl Field {
                     let is_open = row[*flag].as_bool() == Some(true);
                     let value = if is_open { f64::INFINITY } else { number };
                     put(of_target(row), FoundValue::Number(value));
+                    unwatched(row, value);
                 }
             }
             Place::Quantile(path, quantile) => {
@@ -412,13 +442,21 @@ impl Field {
             Place::Window(key) => {
                 for row in each(summary, "targets").filter(|row| row["windows"].is_array()) {
                     let mut any = false;
+                    let mut longest: f64 = 0.0;
                     for window in
                         each(row, "windows").filter(|w| w["scope"].as_str() == Some("any"))
                     {
                         any = true;
                         let mut of = of_target(row);
                         of.push(("fault", word(&window["fault"])));
-                        put(of, or_unbounded(&window[*key]));
+                        let value = or_unbounded(&window[*key]);
+                        if let FoundValue::Number(seen) = value {
+                            longest = longest.max(seen);
+                        }
+                        put(of, value);
+                    }
+                    if *key == "outage_upper_s" {
+                        unwatched(row, longest);
                     }
                     if !any {
                         // No outage at all is one of no length.
@@ -430,11 +468,16 @@ impl Field {
                 for row in each(summary, "targets") {
                     for fault in each(row, "faults") {
                         let verdict = fault["verdict"].as_str().unwrap_or_default();
-                        if matches!(verdict, "not exposed" | "unmeasured") {
-                            continue;
-                        }
                         let mut of = of_target(row);
                         of.push(("fault", word(&fault["fault"])));
+                        // Nobody looked: it can have been anything.
+                        if verdict == UNMEASURED && matches!(*key, "gap_s" | "outage_upper_s") {
+                            put(of, FoundValue::Number(f64::INFINITY));
+                            continue;
+                        }
+                        if matches!(verdict, "not exposed" | UNMEASURED) {
+                            continue;
+                        }
                         let value = if *key == "gap_s"
                             && fault["gap_is_at_least"].as_bool() == Some(true)
                         {
@@ -459,6 +502,7 @@ impl Field {
                 }
             }
         }
+        found.extend(unknown);
         found
     }
 }

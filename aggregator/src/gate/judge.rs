@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::fields::{Found, FoundValue, Unit, rank};
+use super::fields::{Found, FoundValue, UNMEASURED, Unit, rank};
 use super::junit::Case;
 use super::parse::{Gate, Limit, Op};
 
@@ -59,6 +59,8 @@ fn meets(found: &Found, gate: &Gate) -> bool {
         (FoundValue::Word(value), Limit::Word(limit)) => match gate.op {
             Op::Is => value == limit,
             Op::IsNot => value != limit,
+            // Nobody looked: it can have been the worst.
+            Op::More | Op::AtLeast if value == UNMEASURED => true,
             // Worse is more. A verdict without a rank is neither.
             op => match (rank(value), rank(limit)) {
                 (Some(value), Some(limit)) => op.holds(value, limit),
@@ -86,6 +88,10 @@ fn text(found: &Found, unit: Unit) -> String {
             Unit::Factor => format!("{number:.2}"),
             Unit::Count | Unit::Verdict => format!("{number}"),
         },
+    };
+    let value = match found.note {
+        "" => value,
+        note => format!("{value} {note}"),
     };
     if of.is_empty() {
         value
@@ -173,6 +179,39 @@ mod tests {
         check("verdict >= seamless", Some("disrupted"));
         check("verdict = not exposed", Some("q new 1: not exposed"));
         check("verdict < seamless", None);
+    }
+
+    #[test]
+    fn what_nobody_looked_at_counts_as_the_worse() {
+        let mut summary = summary();
+        summary["targets"][1]["unwatched_max_s"] = json!(5.0);
+        summary["targets"][1]["faults"][0]["verdict"] = json!("unmeasured");
+        let check = |gate: &str, expect: &[&str]| {
+            let gate: Gate = gate.parse().expect("a gate");
+            let case = judge(&summary, std::slice::from_ref(&gate)).remove(0);
+            match case.failure {
+                None => assert!(expect.is_empty(), "{gate} passed"),
+                Some(why) => {
+                    assert!(!expect.is_empty(), "{gate}: {why}");
+                    for expect in expect {
+                        assert!(why.contains(expect), "{gate}: {why}");
+                    }
+                }
+            }
+        };
+        check(
+            "windows.upper > 4s",
+            &["q new: 5.000 s not watched, an outage may lie in it"],
+        );
+        check("windows.upper > 6s", &[]);
+        check("windows.upper > 4s where target = p", &[]);
+        // What is known to have been out does not grow by it.
+        check("windows.lower > 4s", &[]);
+        check("faults.upper > 10s", &["q new 1: without bound"]);
+        check("verdict >= down", &["q new 1: unmeasured"]);
+        // For those who want it bad: nobody looked, so it is not known to be.
+        check("verdict < disrupted", &[]);
+        check("unwatched > 1s", &["q new: 5.000 s"]);
     }
 
     #[test]

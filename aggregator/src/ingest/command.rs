@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gapscope_proto::batch::{InvalidColumns, Row, Series};
 use gapscope_proto::fault::Fault;
-use gapscope_proto::frame::{Frame, StreamId};
+use gapscope_proto::frame::{Body, Frame, StreamId};
+use gapscope_proto::host::HostRecord;
 use gapscope_proto::ids::AgentId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -14,14 +16,66 @@ use tokio_util::sync::CancellationToken;
 use super::run::ROOM_BYTES;
 use super::session::Session;
 use crate::live::feed::Feed;
-use crate::store::manifest::{AgentEntry, RunState};
+use crate::store::manifest::{AgentEntry, Manifest, RunState};
 use crate::store::{LossRecord, StoreError};
+
+/// A frame that has come, decoded.
+#[derive(Debug)]
+pub struct Arrived {
+    /// Of which stream.
+    pub stream: StreamId,
+    /// Seq of the first record.
+    pub first_seq: u64,
+    /// The records.
+    pub records: Records,
+}
+
+/// The records of a frame.
+#[derive(Debug)]
+pub enum Records {
+    /// Samples: what they have in common, and each one's own.
+    Samples(Vec<Series>, Vec<Row>),
+    /// Host records.
+    Host(Vec<HostRecord>),
+}
+
+impl TryFrom<Frame> for Arrived {
+    type Error = InvalidColumns;
+    fn try_from(frame: Frame) -> Result<Self, InvalidColumns> {
+        Ok(Self {
+            stream: frame.stream,
+            first_seq: frame.first_seq,
+            records: match frame.body {
+                Body::Samples(columns) => {
+                    let rows = columns.rows()?;
+                    Records::Samples(columns.series, rows)
+                }
+                Body::Host(records) => Records::Host(records),
+            },
+        })
+    }
+}
+
+impl Records {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Samples(_, rows) => rows.len(),
+            Self::Host(records) => records.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
 
 /// What a run's task is asked.
 #[derive(Debug)]
 pub enum Command {
     /// Records from an agent, and the room they take until they are handled.
-    Frame(Arc<Session>, Box<Frame>, Option<OwnedSemaphorePermit>),
+    Frame(Arc<Session>, Box<Arrived>, Option<OwnedSemaphorePermit>),
     /// A declared loss.
     Loss(Arc<Session>, LossRecord),
     /// An agent's session begins; how far are these streams?
@@ -85,6 +139,8 @@ pub struct Handle {
     pub commands: mpsc::Sender<Command>,
     /// The agents that were chosen for it.
     pub chosen: Arc<BTreeSet<AgentId>>,
+    /// Its manifest as it was when the task began: plan and begin do not change.
+    pub opened: Arc<Manifest>,
     /// Room for what waits in the queue, in bytes.
     pub room: Arc<Semaphore>,
     /// For those who watch it.

@@ -149,13 +149,14 @@ impl Hub {
     }
 
     /// The feed of a run; of the newest that is running, or else of the newest, if
-    /// none is named.
+    /// none is named. Not that of `over`, which has been seen to its end.
     ///
     /// # Errors
     /// When the run cannot be opened.
     pub async fn feed(
         &self,
         wanted: Option<RunId>,
+        over: Option<RunId>,
     ) -> Result<Option<(RunId, Arc<Feed>)>, StoreError> {
         let id = match wanted {
             Some(id) => id,
@@ -170,8 +171,8 @@ impl Hub {
                 };
                 let newest = || Ok(list_runs(&self.data)?.into_iter().map(|(id, _)| id).max());
                 match running.map_or_else(newest, |id| Ok(Some(id)))? {
-                    Some(id) => id,
-                    None => return Ok(None),
+                    Some(id) if over != Some(id) => id,
+                    _ => return Ok(None),
                 }
             }
         };
@@ -322,6 +323,20 @@ impl Hub {
         let handle = self.spawn(store);
         runs.insert(id, handle.clone());
         Ok(handle)
+    }
+
+    /// The runs for which agents are to be probing now.
+    pub async fn running(&self) -> Vec<Handle> {
+        let (key, now) = (self.clock.key(), self.clock.anchor());
+        let runs = self.runs.lock().await;
+        runs.values()
+            .filter(|handle| {
+                let status = handle.status.borrow();
+                status.state == RunState::Running && !status.is_stopping
+            })
+            .filter(|handle| since_planned_end(&handle.opened, &key, &now) <= 0)
+            .cloned()
+            .collect()
     }
 
     /// Tells every connected agent to stop probing for a run.

@@ -125,6 +125,7 @@ pub fn spawn(
     );
     let agents = store.manifest().agents.iter();
     let chosen = Arc::new(agents.map(|agent| agent.agent_id.clone()).collect());
+    let opened = Arc::new(store.manifest().clone());
     let mut task = RunTask {
         store: Slot(Some(store)),
         clock,
@@ -153,6 +154,7 @@ pub fn spawn(
     Handle {
         commands,
         chosen,
+        opened,
         room: Arc::new(Semaphore::new(ROOM_BYTES)),
         feed,
         status: watcher,

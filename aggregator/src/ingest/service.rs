@@ -16,7 +16,7 @@ use prost::Message;
 use tokio::sync::oneshot;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::command::Command;
+use super::command::{Arrived, Command};
 use super::hub::{Agent, Hub};
 use super::session::{Link, Session};
 use crate::auth::caller::{Caller, status};
@@ -283,6 +283,7 @@ async fn welcome(
         heartbeat_ms: HEARTBEAT.as_millis() as u32,
         committed,
         clock: Some((&hub.clock().key()).into()),
+        takes_packed: true,
     });
     for (run, reason) in ended {
         link.send(Kind::StopRun(wire::StopRun {
@@ -436,10 +437,15 @@ async fn take_frame(
         );
         return Ok(());
     }
-    match Frame::try_from(frame) {
-        Ok(frame) => {
-            let id = frame.stream;
-            let command = Command::Frame(session.clone(), Box::new(frame), None);
+    // Decoded here, where each session has a task, and before it is admitted: what
+    // cannot be decoded takes no seq.
+    let arrived = Frame::try_from(frame)
+        .map_err(|error| error.to_string())
+        .and_then(|frame| Arrived::try_from(frame).map_err(|error| error.to_string()));
+    match arrived {
+        Ok(arrived) => {
+            let id = arrived.stream;
+            let command = Command::Frame(session.clone(), Box::new(arrived), None);
             to_run(hub, session, id, first_seq, (command, length)).await
         }
         Err(error) => {

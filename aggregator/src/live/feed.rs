@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gapscope_proto::batch::{Row, Series};
 use gapscope_proto::clock::{Clock, ClockKey};
 use gapscope_proto::fault::Fault;
 use gapscope_proto::host::HostRecord;
 use gapscope_proto::ids::AgentId;
-use gapscope_proto::sample::Sample;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio_util::sync::CancellationToken;
@@ -116,9 +116,9 @@ impl Feed {
         }
     }
 
-    /// Samples have arrived.
-    pub fn take_samples(&self, agent: &AgentId, clock: &ClockKey, samples: &[Sample]) {
-        self.model().take_samples(agent, clock, samples);
+    /// Samples have arrived: what they have in common, and each one's own.
+    pub fn take_rows(&self, agent: &AgentId, clock: &ClockKey, series: &[Series], rows: &[Row]) {
+        self.model().take_rows(agent, clock, series, rows);
     }
 
     /// Records of an agent's host have arrived.
@@ -223,11 +223,12 @@ impl Watching {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gapscope_proto::batch::Columns;
     use gapscope_proto::clock::SimClock;
     use gapscope_proto::host::{Anchor, HostFacts};
     use gapscope_proto::ids::RunId;
     use gapscope_proto::plan::{ClientGroup, ClientKind, RunPlan, Timeouts};
-    use gapscope_proto::sample::{Outcome, Phase, Style};
+    use gapscope_proto::sample::{Outcome, Phase, Sample, Style};
     use gapscope_proto::time::Timestamp;
 
     use crate::store::manifest::{FORMAT_VERSION, Schedule};
@@ -317,7 +318,9 @@ mod tests {
         let mut seen = 0;
         for slot in 0..100 {
             let at = clock.raw_ns();
-            feed.take_samples(&agent, &clock.key(), &[sample(slot, at)]);
+            let columns = Columns::encode(&[sample(slot, at)]);
+            let rows = columns.rows().expect("sound");
+            feed.take_rows(&agent, &clock.key(), &columns.series, &rows);
             let before = feed.look(|model, now| model.agents(now).next().and_then(|a| a.2));
             assert_eq!(
                 before.is_none(),

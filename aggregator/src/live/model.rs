@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use gapscope_proto::batch::{Row, Series};
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
 use gapscope_proto::host::{Anchor, HostRecord};
 use gapscope_proto::ids::{AgentId, TargetName};
-use gapscope_proto::sample::{Outcome, Sample, Style};
+use gapscope_proto::sample::{Outcome, Style};
 
 use super::clock::Placement;
 use super::event::{EventKind, Events};
@@ -34,13 +35,29 @@ const LONGEST_NAME: usize = 120;
 
 type ClientKey = (u32, Style, u16, Arc<TargetName>);
 
-struct Arrived {
-    agent: u32,
+/// What some samples of one client have in common.
+struct Common {
     lane: Option<u32>,
     target: Arc<TargetName>,
     style: Style,
-    seen: Seen,
     backend: Option<Arc<str>>,
+    /// Its times and slot are each sample's own.
+    seen: Seen,
+}
+
+/// One sample's own, by its agent's clock.
+struct Own {
+    common: u32,
+    slot: u64,
+    started: i64,
+    finished: i64,
+}
+
+/// What has arrived and is not acknowledged.
+struct Arrived {
+    agent: u32,
+    common: Vec<Common>,
+    own: Vec<Own>,
 }
 
 #[derive(Debug)]
@@ -94,7 +111,6 @@ pub struct Model {
     by_client: HashMap<ClientKey, Option<u32>>,
     backends: Vec<String>,
     waiting: Vec<Arrived>,
-    counts: BTreeMap<(Arc<TargetName>, Style), Counts>,
     faults: BTreeMap<u32, FaultPart>,
     events: Events,
     events_told: u64,
@@ -131,7 +147,6 @@ impl Model {
             by_client: HashMap::new(),
             backends: Vec::new(),
             waiting: Vec::new(),
-            counts: BTreeMap::new(),
             faults: BTreeMap::new(),
             events: Events::default(),
             events_told: 0,
@@ -163,7 +178,7 @@ impl Model {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    fn lane_of(&mut self, agent: u32, sample: &Sample) -> Option<u32> {
+    fn lane_of(&mut self, agent: u32, sample: &Series) -> Option<u32> {
         let key = (agent, sample.style, sample.client, sample.target.clone());
         if let Some(known) = self.by_client.get(&key) {
             return *known;
@@ -217,29 +232,44 @@ impl Model {
     }
 
     /// Samples have arrived; they count once they are acknowledged.
-    pub fn take_samples(&mut self, agent: &AgentId, clock: &ClockKey, samples: &[Sample]) {
+    pub fn take_rows(
+        &mut self,
+        agent: &AgentId,
+        clock: &ClockKey,
+        series: &[Series],
+        rows: &[Row],
+    ) {
         let agent = self.agent(agent, clock);
-        for sample in samples {
-            let lane = self.lane_of(agent, sample);
-            self.waiting.push(Arrived {
-                agent,
-                lane,
-                target: sample.target.clone(),
-                style: sample.style,
+        let common = series
+            .iter()
+            .map(|series| Common {
+                lane: self.lane_of(agent, series),
+                target: series.target.clone(),
+                style: series.style,
+                backend: series.backend.clone(),
                 seen: Seen {
-                    client: sample.client,
-                    slot: sample.slot,
-                    started: sample.started.ns(),
-                    finished: sample.finished.ns(),
-                    outcome: sample.outcome,
-                    cause: sample.cause,
-                    code: sample.error_code,
-                    error: sample.error.clone(),
+                    client: series.client,
+                    slot: 0,
+                    started: 0,
+                    finished: 0,
+                    outcome: series.outcome,
+                    cause: series.cause,
+                    code: series.error_code,
+                    error: series.error.clone(),
                     backend: 0,
                 },
-                backend: sample.backend.clone(),
-            });
-        }
+            })
+            .collect();
+        let own = rows
+            .iter()
+            .map(|row| Own {
+                common: row.series,
+                slot: row.slot,
+                started: row.started.ns(),
+                finished: row.finished.ns(),
+            })
+            .collect();
+        self.waiting.push(Arrived { agent, common, own });
     }
 
     /// Records of an agent's host have arrived; they only place its clock.
@@ -291,34 +321,52 @@ impl Model {
 
     /// What has arrived is durable at `now`; gives back what that adds to the sums.
     pub fn acknowledged(&mut self, now: i64) -> BTreeMap<(Arc<TargetName>, Style), Counts> {
-        let waiting = std::mem::take(&mut self.waiting);
-        self.samples += waiting.len() as u64;
-        let mut newest: BTreeMap<u32, i64> = BTreeMap::new();
-        for arrived in &waiting {
-            let newest = newest.entry(arrived.agent).or_insert(i64::MIN);
-            *newest = (*newest).max(arrived.seen.finished);
+        let mut sums = BTreeMap::new();
+        for arrived in std::mem::take(&mut self.waiting) {
+            self.count(arrived, now, &mut sums);
         }
-        for (agent, newest) in newest {
-            let part = &mut self.agents[agent as usize];
-            part.clock.arrived(newest, now);
-            part.heard = Some(now);
-            let placed = part.clock.place(newest);
-            part.newest = Some(part.newest.map_or(placed, |known| known.max(placed)));
+        sums
+    }
+
+    fn count(
+        &mut self,
+        arrived: Arrived,
+        now: i64,
+        sums: &mut BTreeMap<(Arc<TargetName>, Style), Counts>,
+    ) {
+        let Arrived {
+            agent,
+            mut common,
+            own,
+        } = arrived;
+        let Some(newest) = own.iter().map(|own| own.finished).max() else {
+            return;
+        };
+        self.samples += own.len() as u64;
+        let part = &mut self.agents[agent as usize];
+        part.clock.arrived(newest, now);
+        part.heard = Some(now);
+        let placed = part.clock.place(newest);
+        part.newest = Some(part.newest.map_or(placed, |known| known.max(placed)));
+        for common in &mut common {
+            if let Some(backend) = &common.backend {
+                common.seen.backend = self.backend(backend);
+            }
         }
         let present = now.saturating_sub(self.zero_ns);
         let deadline = i64::try_from(self.plan.deadline_ns).unwrap_or(i64::MAX);
-        for arrived in waiting {
-            let clock = &self.agents[arrived.agent as usize].clock;
-            let mut seen = arrived.seen;
-            let took = seen.finished.saturating_sub(seen.started);
-            seen.finished = clock.place(seen.finished).saturating_sub(self.zero_ns);
+        for own in own {
+            let Some(common) = common.get_mut(own.common as usize) else {
+                continue;
+            };
+            let clock = &self.agents[agent as usize].clock;
+            let took = own.finished.saturating_sub(own.started);
+            let seen = &mut common.seen;
+            seen.slot = own.slot;
+            seen.finished = clock.place(own.finished).saturating_sub(self.zero_ns);
             seen.started = seen.finished.saturating_sub(took);
-            if let Some(backend) = &arrived.backend {
-                seen.backend = self.backend(backend);
-            }
-            let counts = self
-                .counts
-                .entry((arrived.target, arrived.style))
+            let counts = sums
+                .entry((common.target.clone(), common.style))
                 .or_default();
             *counts.outcomes.entry(seen.outcome).or_default() += 1;
             if seen.outcome == Outcome::Ok {
@@ -327,16 +375,15 @@ impl Model {
             if seen.worth(deadline) == Worth::Late {
                 counts.late += 1;
             }
-            if let Some(lane) = arrived
+            if let Some(lane) = common
                 .lane
                 .and_then(|lane| self.lanes.get_mut(lane as usize))
             {
                 let before = lane.stretches();
-                lane.take(&seen, present, &mut self.events, &self.backends);
+                lane.take(seen, present, &mut self.events, &self.backends);
                 counts.stretches += lane.stretches() - before;
             }
         }
-        std::mem::take(&mut self.counts)
     }
 
     /// A fault was recorded, or more about one.

@@ -6,7 +6,7 @@ use gapscope_proto::fault::{Fault, FaultScope};
 use gapscope_proto::ids::TargetName;
 
 use super::figures::{gap, interval, percent, seconds};
-use super::headline::worst;
+use super::headline::{other_timeouts, worst};
 use super::kinds::short_client_words;
 use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::repeat;
@@ -317,6 +317,13 @@ fn felt(all: &[(&Row, &FaultRow)]) -> Option<String> {
         said.push_str(&format!(
             ", {} of it the client's own timeout",
             seconds(long.own_timeout_ns)
+        ));
+    }
+    let rows: Vec<&Row> = all.iter().map(|(row, _)| *row).collect();
+    if let Some((ns, who)) = other_timeouts(&rows, long) {
+        said.push_str(&format!(
+            ", its {who} clients up to {} in their own timeouts",
+            seconds(ns)
         ));
     }
     Some(said)

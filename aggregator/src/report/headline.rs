@@ -116,9 +116,20 @@ pub(super) fn headline(analysis: &Analysis, target: &TargetName, deadline: &str)
     };
     let mut clients = String::new();
     if row.faults.len() > 1 {
-        clients.push_str(&format!("fault {}: ", fault.fault));
+        let tested = row
+            .faults
+            .iter()
+            .filter(|f| f.judgement.verdict.is_tested());
+        clients.push_str(&format!(
+            "fault {}, the worst of {}: ",
+            fault.fault,
+            tested.count()
+        ));
     }
     clients.push_str(&all_clients_words(&rows, fault.fault));
+    if let Some((ns, who)) = other_timeouts(&rows, fault) {
+        clients.push_str(&format!("; own timeouts up to {} ({who})", seconds(ns)));
+    }
     let tested = fault.judgement.verdict.is_tested();
     Headline {
         target: target.to_string(),
@@ -139,6 +150,20 @@ pub(super) fn headline(analysis: &Analysis, target: &TargetName, deadline: &str)
         resolution_s: unitless_seconds(row.interval_ns),
         clients,
     }
+}
+
+/// The most that any client of the target spent in its own timeouts within one
+/// outage of this fault, and who, where that is more than in the gap that is shown:
+/// else "no timeout" in the longest gap, a patient client's say, would read as if
+/// nobody had met one.
+pub(super) fn other_timeouts(rows: &[&Row], shown: &FaultRow) -> Option<(i64, String)> {
+    rows.iter()
+        .flat_map(|row| row.client_windows().map(move |w| (*row, w)))
+        .filter(|(_, w)| w.fault == Some(shown.fault))
+        .filter_map(|(row, w)| Some((w.own_timeout_ns?, row)))
+        .max_by_key(|(ns, _)| *ns)
+        .filter(|(ns, _)| *ns > shown.own_timeout_ns)
+        .map(|(ns, row)| (ns, short_client_words(row)))
 }
 
 /// What became of all of a target's clients in a fault, worst first, and of

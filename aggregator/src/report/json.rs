@@ -11,7 +11,8 @@
 //! conclusions[]  one sentence for each target; conclusions_note, of all, or null
 //! targets[]      one for each agent, target, style and kind of client
 //!   name, style, kind, agent, clients, interval_s
-//!   due, probed, ok, late, waited, waited_in_time, overslept, absent,
+//!   due, probed, ok, late, waited, waited_in_time, waited_no_data, overslept,
+//!   absent, blind (the agent stood still while it was out),
 //!   agent_errors, no_data          slots, see the report's books
 //!   answered_pct, availability_pct, healthy {due, probed, ok, answered_pct,
 //!   availability_pct}
@@ -21,6 +22,7 @@
 //!                                  larger
 //!   latency_ms_by_part, response_ms_by_part {healthy, during, after}
 //!   max_gap_s, max_gap_is_at_least, max_gap_has_no_data
+//!   unwatched_max_s                longest time of which nothing is known of a client
 //!   connection_changes (null for `new`), session_changes, backend_switches,
 //!   backends[], healthy_backends_a_client
 //!   client_time_lost_s {lower, upper}
@@ -50,6 +52,15 @@
 //!                places[] agent, target, source, backend, counts {class: n},
 //!                strays, elsewhere, first_wrong[] client, slot, incarnation,
 //!                class, times; else null
+//! looks[]        connections looked at beside the probes: name, agent, at_s, why
+//!                ("start", "again", "switched", "rare"), error, addresses, peer,
+//!                local, seen_as, greeting {version, connection_id, capabilities,
+//!                auth_plugin} or null, tls {version, cipher} or null, server_tls
+//!                ("": the server sees none; null: it does not say), connection_id,
+//!                connection_id_again, connection_id_asked_alone, server_version,
+//!                backend, identity, shows[] in words
+//! addresses[]    which address served whom: name, agent, address, style, kind,
+//!                interval_s, clients, answers, bad, first_s, last_s
 //! clocks         likewise: as `gapscope-aggregator clock --format json`
 //! repetitions[]  step, subject, faults[] ids; rows[] name, style, kind, agent, first
 //!                and rest[] {repetition, verdict, gap_s, gap_is_at_least,
@@ -68,7 +79,7 @@ use gapscope_proto::plan::ClientKind;
 use gapscope_proto::sample::Cause;
 use serde_json::{Map, Value as Json, json};
 
-use super::{across, clock, ledger, model, repeat};
+use super::{across, beside, clock, ledger, model, repeat};
 use crate::analyse::fate::Exposure;
 use crate::analyse::latency::{Quantiles, Value};
 use crate::analyse::row::{FaultRow, Row, Scope, Split, Window};
@@ -129,6 +140,8 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
             "asked_utc": analysis.asked_utc(fault),
         })).collect::<Vec<_>>(),
         "ledger": ledger::json(&analysis.ledger),
+        "looks": beside::looks_json(analysis),
+        "addresses": beside::addresses_json(analysis),
         "conservation": {
             "due": c.due,
             "sampled": c.stored + c.lost.0 + c.in_spools,
@@ -226,6 +239,8 @@ fn target(analysis: &Analysis, timeline: &Timeline, row: &Row) -> Json {
     put("overslept", json!(counts.overslept));
     put("absent", json!(counts.absent));
     put("agent_errors", json!(counts.agent_errors));
+    put("blind", json!(counts.blind));
+    put("waited_no_data", json!(counts.waited_no_data));
     put("no_data", json!(counts.no_data()));
     put("answered_pct", pct(counts.answered()));
     put("availability_pct", pct(counts.availability()));
@@ -237,6 +252,7 @@ fn target(analysis: &Analysis, timeline: &Timeline, row: &Row) -> Json {
     put("max_gap_s", json!(seconds(row.max_gap.ns)));
     put("max_gap_is_at_least", json!(row.max_gap.is_at_least));
     put("max_gap_has_no_data", json!(row.max_gap.no_data));
+    put("unwatched_max_s", json!(seconds(row.unwatched_max_ns())));
     let held = |number: u64| {
         if row.style.is_held() {
             json!(number)

@@ -4,6 +4,7 @@
 //! folder.
 
 pub mod across;
+pub mod beside;
 pub mod clock;
 mod clock_map;
 pub mod clock_plot;

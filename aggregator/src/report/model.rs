@@ -9,7 +9,7 @@ use super::headline::{Headline, headline};
 use super::sections::{Section, section};
 use super::table::Table;
 use super::tables::{clock_table, deadline_ns, fault_table, latency_table, main_table};
-use super::{across, clock, explain, kinds, ledger, repeat};
+use super::{across, beside, clock, explain, kinds, ledger, repeat};
 use crate::analyse::row::Row;
 use crate::analyse::run::{Analysis, Caveat, is_note};
 use crate::store::manifest::RunState;
@@ -102,6 +102,8 @@ pub fn report(analysis: &Analysis) -> Report {
             kinds::pool_table(&rows),
             latency_table(analysis),
             across::table(analysis),
+            beside::address_table(analysis),
+            beside::look_table(analysis),
             clock_table(analysis),
         ]
         .into_iter()

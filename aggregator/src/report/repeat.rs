@@ -12,17 +12,35 @@ use crate::analyse::verdict::Verdict;
 
 /// Two tables for each group of repetitions: verdicts, and lengths.
 pub fn tables(analysis: &Analysis) -> Vec<Table> {
-    let deadline = short(i64::try_from(analysis.manifest.plan.deadline_ns).unwrap_or(i64::MAX));
     let mut tables = Vec::new();
     for (group, rows) in repeat::all(analysis) {
         let rows: Vec<(&Row, &Repeated)> = rows
             .iter()
             .map(|(at, repeated)| (&analysis.rows[*at].1, repeated))
             .collect();
-        tables.push(verdicts(&group, &rows, &deadline));
-        tables.push(lengths(&group, &rows));
+        tables.extend(own_tables(analysis, &group, &rows));
     }
     tables
+}
+
+/// Both tables of some of a group's rows.
+pub fn own_tables(analysis: &Analysis, group: &Group, rows: &[(&Row, &Repeated)]) -> [Table; 2] {
+    let deadline = short(i64::try_from(analysis.manifest.plan.deadline_ns).unwrap_or(i64::MAX));
+    [verdicts(group, rows, &deadline), lengths(group, rows)]
+}
+
+/// What is said of a trend, in lines: "trend +0.61" and what that means.
+pub fn trend_words(repeated: &Repeated) -> Vec<String> {
+    match repeated.trend {
+        None if repeated.rest.len() < 6 => vec!["no trend below 6".to_owned()],
+        None => vec!["all alike".to_owned()],
+        Some(rho) if is_unlikely(rho, repeated.rest.len()) => vec![
+            format!("trend {rho:+.2}"),
+            "hardly by chance:".to_owned(),
+            "not alike".to_owned(),
+        ],
+        Some(rho) => vec![format!("trend {rho:+.2}"), "chance may do that".to_owned()],
+    }
 }
 
 /// What the tables' words mean; nothing where there are none.

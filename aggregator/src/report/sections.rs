@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gapscope_proto::ids::TargetName;
 use gapscope_proto::plan::ClientKind;
 
-use super::figures::{NONE, after, bare_seconds, count, interval};
+use super::figures::{NONE, after, bare_seconds, count, interval, seconds};
 use super::kinds::client_words;
 use super::model::{fault_name, is_common};
 use super::table::Table;
@@ -142,8 +142,38 @@ pub(super) fn section(
             .filter(|caveat| caveat.target.as_ref() == Some(target))
             .filter(|caveat| !is_common(analysis, targets, caveat))
             .map(|caveat| caveat.text.clone())
+            .chain(
+                analysis
+                    .rows
+                    .iter()
+                    .filter(|(_, row)| &row.target == target)
+                    .filter_map(|(_, row)| shorter_max_gap(row)),
+            )
             .collect(),
     }
+}
+
+/// Says why a fault's gap can be longer than the longest of the whole run: a fault's
+/// holds all the time until its client is back, while the run's leaves out stretches
+/// in which nothing but the agent itself was late.
+fn shorter_max_gap(row: &Row) -> Option<String> {
+    let (fault, longest) = row
+        .faults
+        .iter()
+        .filter(|f| f.judgement.verdict.is_tested())
+        .map(|f| (f.fault, f.gap))
+        .max_by_key(|(_, gap)| gap.ns)?;
+    // Both are printed to the millisecond.
+    (longest.no_data && longest.ns.saturating_sub(row.max_gap.ns) >= 1_000_000).then(|| {
+        format!(
+            "{}: its max gap ({}) is shorter than its gap in fault {fault} ({}) because part of \
+             that was not watched: max gap leaves out what only the agent's own lateness \
+             explains, the fault's gap does not",
+            client_words(row),
+            seconds(row.max_gap.ns),
+            seconds(longest.ns),
+        )
+    })
 }
 
 /// An event at an agent's time, related to the newest fault before it.

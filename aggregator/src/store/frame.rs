@@ -5,10 +5,10 @@ use std::sync::Arc;
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
 use gapscope_proto::host::{
-    Anchor, ControlProbes, Exchange, HostRecord, Lag, LedgerEntry, ProbingEnded, ProbingStarted,
+    Anchor, ControlProbes, Exchange, HostRecord, Inspection, Lag, LedgerEntry, ProbingEnded,
+    ProbingStarted,
 };
-use gapscope_proto::ids::{AgentId, Incarnation, RunId};
-use gapscope_proto::sample::Sample;
+use gapscope_proto::ids::{AgentId, Incarnation};
 use polars::prelude::*;
 
 use super::loss::{LossRecord, kind_from_word, kind_word};
@@ -27,7 +27,7 @@ pub struct Row<T> {
     pub record: T,
 }
 
-fn texts<'a>(
+pub(crate) fn texts<'a>(
     name: &'static str,
     values: impl Iterator<Item = Option<&'a str>>,
 ) -> PolarsResult<Column> {
@@ -39,14 +39,14 @@ fn texts<'a>(
     Ok(column.into_series().into_column())
 }
 
-fn numbers<T>(name: &'static str, values: impl Iterator<Item = T>) -> Column
+pub(crate) fn numbers<T>(name: &'static str, values: impl Iterator<Item = T>) -> Column
 where
     Series: NamedFrom<Vec<T>, [T]>,
 {
     Series::new(PlSmallStr::from_static(name), values.collect::<Vec<T>>()).into_column()
 }
 
-fn maybe<T>(name: &'static str, values: impl Iterator<Item = Option<T>>) -> Column
+pub(crate) fn maybe<T>(name: &'static str, values: impl Iterator<Item = Option<T>>) -> Column
 where
     Series: NamedFrom<Vec<Option<T>>, [Option<T>]>,
 {
@@ -55,46 +55,6 @@ where
         values.collect::<Vec<Option<T>>>(),
     )
     .into_column()
-}
-
-/// Samples as a frame of [`schema::samples_schema`].
-pub fn samples_frame(run: RunId, rows: &[Row<Sample>]) -> PolarsResult<DataFrame> {
-    use samples::*;
-    let run = run.to_string();
-    let of = || rows.iter().map(|row| &row.record);
-    DataFrame::new(
-        rows.len(),
-        vec![
-            texts(RUN_ID, rows.iter().map(|_| Some(run.as_str())))?,
-            texts(AGENT_ID, rows.iter().map(|row| Some(&*row.agent)))?,
-            texts(INCARNATION, rows.iter().map(|row| Some(&*row.incarnation)))?,
-            texts(TARGET, of().map(|s| Some(s.target.as_str())))?,
-            texts(STYLE, of().map(|s| Some(s.style.as_str())))?,
-            numbers(CLIENT, of().map(|s| s.client)),
-            numbers(SEQ, rows.iter().map(|row| row.seq)),
-            numbers(SLOT, of().map(|s| s.slot)),
-            numbers(SCHEDULED_NS, of().map(|s| s.scheduled.ns())),
-            numbers(STARTED_NS, of().map(|s| s.started.ns())),
-            numbers(FINISHED_NS, of().map(|s| s.finished.ns())),
-            maybe(RESOLVE_NS, of().map(|s| s.resolve_ns)),
-            maybe(CONNECT_NS, of().map(|s| s.connect_ns)),
-            maybe(QUERY_NS, of().map(|s| s.query_ns)),
-            texts(PHASE, of().map(|s| Some(s.phase.as_str())))?,
-            texts(OUTCOME, of().map(|s| Some(s.outcome.as_str())))?,
-            texts(CAUSE, of().map(|s| s.cause.map(|c| c.as_str())))?,
-            maybe(ERROR_CODE, of().map(|s| s.error_code)),
-            texts(SQLSTATE, of().map(|s| s.sqlstate.as_deref()))?,
-            texts(ERROR, of().map(|s| s.error.as_deref()))?,
-            numbers(MAY_HAVE_EXECUTED, of().map(|s| s.may_have_executed)),
-            maybe(CONNECTION, of().map(|s| s.connection)),
-            maybe(CONNECTION_ID, of().map(|s| s.connection_id)),
-            maybe(HANDSHAKE_ID, of().map(|s| s.handshake_id)),
-            texts(BACKEND, of().map(|s| s.backend.as_deref()))?,
-            texts(PEER, of().map(|s| s.peer.as_deref()))?,
-            texts(SERVER_VERSION, of().map(|s| s.server_version.as_deref()))?,
-            texts(CANARY, of().map(|s| s.canary.map(|c| c.as_str())))?,
-        ],
-    )
 }
 
 macro_rules! field {
@@ -115,6 +75,7 @@ fn kind_of(record: &HostRecord) -> &'static str {
         HostRecord::Ended(_) => "ended",
         HostRecord::Control(_) => schema::CONTROL.kind,
         HostRecord::Ledger(_) => schema::LEDGER_READS.kind,
+        HostRecord::Inspection(_) => schema::INSPECTIONS.kind,
     }
 }
 
@@ -124,6 +85,7 @@ pub fn host_frame(rows: &[Row<HostRecord>]) -> PolarsResult<DataFrame> {
     let text = |name, pick: fn(&HostRecord) -> Option<&str>| {
         texts(name, rows.iter().map(move |row| pick(&row.record)))
     };
+    let of = || rows.iter().map(|row| &row.record);
     let writers: Vec<String> = rows
         .iter()
         .map(|row| {
@@ -141,10 +103,12 @@ pub fn host_frame(rows: &[Row<HostRecord>]) -> PolarsResult<DataFrame> {
             )?,
             numbers(samples::SEQ, rows.iter().map(|row| row.seq)),
             texts(KIND, rows.iter().map(|row| Some(kind_of(&row.record))))?,
-            field!(rows, AT_NS, Lag => |r: &Lag| r.at_ns, Control => |r: &ControlProbes| r.at_ns),
+            field!(rows, AT_NS, Lag => |r: &Lag| r.at_ns, Control => |r: &ControlProbes| r.at_ns,
+                Inspection => |r: &Inspection| r.at_ns),
             field!(rows, TICKS, Lag => |r: &Lag| r.ticks),
             field!(rows, LATE_MAX_NS, Lag => |r: &Lag| r.late_max_ns),
-            field!(rows, UNTIL_NS, Control => |r: &ControlProbes| r.until_ns),
+            field!(rows, UNTIL_NS, Control => |r: &ControlProbes| r.until_ns,
+                Inspection => |r: &Inspection| r.until_ns),
             text(CONTROL, |r| match r {
                 HostRecord::Control(c) => Some(c.name.as_str()),
                 _ => None,
@@ -184,9 +148,13 @@ pub fn host_frame(rows: &[Row<HostRecord>]) -> PolarsResult<DataFrame> {
             field!(rows, WAITED, Ended => |r: &ProbingEnded| r.waited),
             field!(rows, OVERSLEPT, Ended => |r: &ProbingEnded| r.overslept),
             text(SOURCE, |r| ledger_of(r).map(|l| l.source.as_str()))?,
-            text(BACKEND, |r| ledger_of(r).map(|l| l.backend.as_str()))?,
+            text(BACKEND, |r| match r {
+                HostRecord::Inspection(i) => Some(i.backend.as_str()),
+                other => ledger_of(other).map(|l| l.backend.as_str()),
+            })?,
             text(ERROR, |r| match r {
                 HostRecord::Control(c) => Some(c.error.as_str()),
+                HostRecord::Inspection(i) => Some(i.error.as_str()),
                 other => ledger_of(other).map(|l| l.error.as_str()),
             })?,
             field!(rows, SHARED, Ledger => |r: &LedgerEntry| r.shared),
@@ -197,14 +165,126 @@ pub fn host_frame(rows: &[Row<HostRecord>]) -> PolarsResult<DataFrame> {
                     .zip(rows)
                     .map(|(writer, row)| ledger_of(&row.record).map(|_| writer.as_str())),
             )?,
-            text(TARGET, |r| ledger_of(r).map(|l| l.target.as_str()))?,
+            text(TARGET, |r| match r {
+                HostRecord::Inspection(i) => Some(i.target.as_str()),
+                other => ledger_of(other).map(|l| l.target.as_str()),
+            })?,
             field!(rows, CLIENT, Ledger => |r: &LedgerEntry| r.client),
             field!(rows, FIRST_SLOT, Ledger => |r: &LedgerEntry| r.first_slot),
             field!(rows, LAST_SLOT, Ledger => |r: &LedgerEntry| r.last_slot),
             field!(rows, TIMES, Ledger => |r: &LedgerEntry| r.times),
             text(NOTE, |r| ledger_of(r).map(|l| l.note.as_str()))?,
+            text(WHY, |r| seen(r).map(|i| i.why.as_str()))?,
+            text(ADDRESSES, |r| seen(r).map(|i| i.addresses.as_str()))?,
+            text(PEER, |r| seen(r).map(|i| i.peer.as_str()))?,
+            text(LOCAL, |r| seen(r).map(|i| i.local.as_str()))?,
+            text(SEEN_AS, |r| seen(r).map(|i| i.seen_as.as_str()))?,
+            text(GREETING_VERSION, |r| {
+                seen(r).map(|i| i.greeting_version.as_str())
+            })?,
+            maybe(GREETING_ID, of().map(|r| seen(r)?.greeting_id)),
+            maybe(CAPABILITIES, of().map(|r| seen(r)?.capabilities)),
+            text(AUTH_PLUGIN, |r| seen(r).map(|i| i.auth_plugin.as_str()))?,
+            text(TLS_VERSION, |r| seen(r).map(|i| i.tls_version.as_str()))?,
+            text(TLS_CIPHER, |r| seen(r).map(|i| i.tls_cipher.as_str()))?,
+            text(SERVER_TLS, |r| seen(r)?.server_tls.as_deref())?,
+            maybe(ANSWERED_ID, of().map(|r| seen(r)?.answered_id)),
+            maybe(AGAIN_ID, of().map(|r| seen(r)?.again_id)),
+            maybe(LONE_ID, of().map(|r| seen(r)?.lone_id)),
+            text(SERVER_VERSION, |r| {
+                seen(r).map(|i| i.server_version.as_str())
+            })?,
+            text(AGAIN_BACKEND, |r| seen(r).map(|i| i.again_backend.as_str()))?,
+            text(IDENTITY, |r| seen(r).map(|i| i.identity.as_str()))?,
         ],
     )
+}
+
+fn seen(record: &HostRecord) -> Option<&Inspection> {
+    match record {
+        HostRecord::Inspection(seen) => Some(seen),
+        _ => None,
+    }
+}
+
+/// The inspections of a frame of [`schema::INSPECTIONS`], with agent and start.
+pub fn inspections_of(frame: &DataFrame) -> PolarsResult<Vec<((String, String), Inspection)>> {
+    use host::*;
+    let cells = Cells(frame);
+    let agents = cells.texts(samples::AGENT_ID)?;
+    let incarnations = cells.texts(samples::INCARNATION)?;
+    let (at, until) = (cells.signed(AT_NS)?, cells.signed(UNTIL_NS)?);
+    let server_tls = cells.texts(SERVER_TLS)?;
+    let numbers = |name| cells.unsigned(name);
+    let ids = [
+        numbers(GREETING_ID)?,
+        numbers(CAPABILITIES)?,
+        numbers(ANSWERED_ID)?,
+        numbers(AGAIN_ID)?,
+        numbers(LONE_ID)?,
+    ];
+    let names = [
+        TARGET,
+        WHY,
+        ERROR,
+        ADDRESSES,
+        PEER,
+        LOCAL,
+        SEEN_AS,
+        GREETING_VERSION,
+        AUTH_PLUGIN,
+        TLS_VERSION,
+        TLS_CIPHER,
+        SERVER_VERSION,
+        BACKEND,
+        AGAIN_BACKEND,
+        IDENTITY,
+    ];
+    let texts = names
+        .iter()
+        .map(|name| cells.texts(name))
+        .collect::<PolarsResult<Vec<_>>>()?;
+    let mut found = Vec::with_capacity(frame.height());
+    for row in 0..frame.height() {
+        let (Some(agent), Some(incarnation), Some(at_ns), Some(until_ns)) = (
+            agents[row].clone(),
+            incarnations[row].clone(),
+            at[row],
+            until[row],
+        ) else {
+            continue;
+        };
+        let mut rest = texts.iter().map(|of| of[row].clone().unwrap_or_default());
+        let mut next = || rest.next().unwrap_or_default();
+        let short = |of: &[Option<u64>]| of[row].and_then(|id| u32::try_from(id).ok());
+        let seen = Inspection {
+            target: next(),
+            why: next(),
+            error: next(),
+            addresses: next(),
+            peer: next(),
+            local: next(),
+            seen_as: next(),
+            greeting_version: next(),
+            auth_plugin: next(),
+            tls_version: next(),
+            tls_cipher: next(),
+            server_version: next(),
+            backend: next(),
+            again_backend: next(),
+            identity: next(),
+            at_ns,
+            until_ns,
+            greeting_id: short(&ids[0]),
+            capabilities: short(&ids[1]),
+            answered_id: ids[2][row],
+            again_id: ids[3][row],
+            lone_id: ids[4][row],
+            server_tls: server_tls[row].clone(),
+        };
+        found.push(((agent, incarnation), seen));
+    }
+    Ok(found)
 }
 
 fn ledger_of(record: &HostRecord) -> Option<&LedgerEntry> {

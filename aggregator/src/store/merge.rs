@@ -22,9 +22,7 @@ use super::footer::{Footer, Range, push_range};
 use super::reader::{
     Care, Part, Parts, has_columns, host_parts, pick_host_table, read_rows, sample_parts,
 };
-use super::schema::{
-    HOST_TABLES, HostTable, LEDGER_READS, host_schema, host_table_schema, samples_schema,
-};
+use super::schema::{HOST_TABLES, HostTable, host_schema, host_table_schema, samples_schema};
 
 /// Rows in a row group of a merged file, and in a live part that is left alone.
 pub(crate) const ROW_GROUP: usize = 1 << 18;
@@ -242,8 +240,7 @@ pub(crate) fn merge_hosts(
                 .collect()
                 .map_err(StoreError::parquet("merge", &part.path))
         };
-        if table.file == LEDGER_READS.file && !has_rows(&parts, &pick)? {
-            // Few runs have one.
+        if table.is_rare && !has_rows(&parts, &pick)? {
             continue;
         }
         let mut replaces: Vec<String> = parts.replaced_names.iter().cloned().collect();

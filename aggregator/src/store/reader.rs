@@ -21,7 +21,9 @@ use super::footer::{self, Footer, StreamKey};
 use super::frame;
 use super::loss::LossRecord;
 use super::manifest::{FORMAT_VERSION, Manifest, RunState};
-use super::schema::{self, CLOCK_ANCHORS, CLOCK_EXCHANGES, CONTROL, HostTable, LAG, LEDGER_READS};
+use super::schema::{
+    self, CLOCK_ANCHORS, CLOCK_EXCHANGES, CONTROL, HostTable, INSPECTIONS, LAG, LEDGER_READS,
+};
 use crate::overhead::store::is_overhead;
 
 /// A parquet file that is to be read.
@@ -459,6 +461,15 @@ impl RunFolder {
         host_table(&self.path, &LEDGER_READS, self.care)
     }
 
+    /// Connections that were looked at beside the probes; see
+    /// [`schema::INSPECTIONS`]. Empty for runs of older agents.
+    ///
+    /// # Errors
+    /// When the files cannot be scanned.
+    pub fn inspections(&self) -> Result<LazyFrame, StoreError> {
+        host_table(&self.path, &INSPECTIONS, self.care)
+    }
+
     /// The faults, by id.
     ///
     /// # Errors
@@ -585,21 +596,19 @@ fn host_table(folder: &Path, table: &HostTable, care: Care) -> Result<LazyFrame,
         folder,
         parts.merged.iter().map(|part| &part.path),
     )?);
-    // Parts that an older build wrote have fewer columns.
-    let (mut full, mut older) = (Vec::new(), Vec::new());
+    // Parts that an older build wrote have fewer columns: each build's together.
+    let mut builds: BTreeMap<Vec<String>, Vec<&PathBuf>> = BTreeMap::new();
     for part in &parts.live {
         let file = File::open(&part.path).map_err(StoreError::io("read", &part.path))?;
         let schema = ParquetReader::new(file)
             .schema()
             .map_err(StoreError::parquet("read", &part.path))?;
-        let has = |table: &HostTable| table.columns.iter().all(|name| schema.contains(name));
-        if has(&LEDGER_READS) {
-            full.push(&part.path);
-        } else if has(table) {
-            older.push(&part.path);
+        if table.columns.iter().all(|name| schema.contains(name)) {
+            let columns = schema.iter_names().map(ToString::to_string).collect();
+            builds.entry(columns).or_default().push(&part.path);
         }
     }
-    for files in [full, older] {
+    for files in builds.into_values() {
         frames.extend(
             scan_files(folder, files.into_iter())?.map(|live| pick_host_table(live, table)),
         );

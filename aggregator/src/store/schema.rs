@@ -95,6 +95,24 @@ pub mod host {
     pub const LAST_SLOT: &str = "last_slot";
     pub const TIMES: &str = "times";
     pub const NOTE: &str = "note";
+    pub const WHY: &str = "why";
+    pub const ADDRESSES: &str = "addresses";
+    pub const PEER: &str = "peer";
+    pub const LOCAL: &str = "local";
+    pub const SEEN_AS: &str = "seen_as";
+    pub const GREETING_VERSION: &str = "greeting_version";
+    pub const GREETING_ID: &str = "greeting_id";
+    pub const CAPABILITIES: &str = "capabilities";
+    pub const AUTH_PLUGIN: &str = "auth_plugin";
+    pub const TLS_VERSION: &str = "tls_version";
+    pub const TLS_CIPHER: &str = "tls_cipher";
+    pub const SERVER_TLS: &str = "server_tls";
+    pub const ANSWERED_ID: &str = "answered_id";
+    pub const AGAIN_ID: &str = "again_id";
+    pub const LONE_ID: &str = "lone_id";
+    pub const SERVER_VERSION: &str = "server_version";
+    pub const AGAIN_BACKEND: &str = "again_backend";
+    pub const IDENTITY: &str = "identity";
 }
 
 /// Columns of `losses` beside `agent_id`, `incarnation`, `kind` and `reason`.
@@ -175,6 +193,8 @@ pub struct HostTable {
     pub file: &'static str,
     /// Columns beside agent, incarnation and seq.
     pub columns: &'static [&'static str],
+    /// The file is only there where there are such records.
+    pub is_rare: bool,
 }
 
 /// Lateness of each agent's ticker.
@@ -182,6 +202,7 @@ pub const LAG: HostTable = HostTable {
     kind: "lag",
     file: "lag",
     columns: &[host::AT_NS, host::TICKS, host::LATE_MAX_NS],
+    is_rare: false,
 };
 
 /// Clock exchanges as the agents saw them.
@@ -196,6 +217,7 @@ pub const CLOCK_EXCHANGES: HostTable = HostTable {
         host::SERVER_BOOT_ID,
         host::SERVER_TIME_NAMESPACE,
     ],
+    is_rare: false,
 };
 
 /// The agents' clocks read together.
@@ -210,6 +232,7 @@ pub const CLOCK_ANCHORS: HostTable = HostTable {
         host::REALTIME_NS,
         host::TIMER_LATE_NS,
     ],
+    is_rare: false,
 };
 
 /// Probes of controls, and of each agent's own loopback.
@@ -225,6 +248,7 @@ pub const CONTROL: HostTable = HostTable {
         host::TOOK_MAX_NS,
         host::ERROR,
     ],
+    is_rare: false,
 };
 
 /// The write ledger as it was read after the run; see
@@ -245,15 +269,50 @@ pub const LEDGER_READS: HostTable = HostTable {
         host::TIMES,
         host::NOTE,
     ],
+    is_rare: true,
+};
+
+/// Connections that were looked at beside the probes; see
+/// [`gapscope_proto::host::Inspection`]. Runs of older builds have none.
+pub const INSPECTIONS: HostTable = HostTable {
+    kind: "inspection",
+    file: "inspections",
+    columns: &[
+        host::TARGET,
+        host::AT_NS,
+        host::UNTIL_NS,
+        host::WHY,
+        host::ERROR,
+        host::ADDRESSES,
+        host::PEER,
+        host::LOCAL,
+        host::SEEN_AS,
+        host::GREETING_VERSION,
+        host::GREETING_ID,
+        host::CAPABILITIES,
+        host::AUTH_PLUGIN,
+        host::TLS_VERSION,
+        host::TLS_CIPHER,
+        host::SERVER_TLS,
+        host::ANSWERED_ID,
+        host::AGAIN_ID,
+        host::LONE_ID,
+        host::SERVER_VERSION,
+        host::BACKEND,
+        host::AGAIN_BACKEND,
+        host::IDENTITY,
+    ],
+    is_rare: true,
 };
 
 /// The tables that host records become at the close.
-pub const HOST_TABLES: [&HostTable; 5] = [
+pub const HOST_TABLES: [&HostTable; 6] = [
     &LAG,
     &CLOCK_EXCHANGES,
     &CLOCK_ANCHORS,
     &CONTROL,
     &LEDGER_READS,
+    &INSPECTIONS,
 ];
 
 /// The schema of a live part of host records: each kind's columns side by side.
@@ -306,6 +365,24 @@ pub fn host_schema() -> SchemaRef {
         (LAST_SLOT, UInt64),
         (TIMES, UInt32),
         (NOTE, dictionary()),
+        (WHY, dictionary()),
+        (ADDRESSES, dictionary()),
+        (PEER, dictionary()),
+        (LOCAL, dictionary()),
+        (SEEN_AS, dictionary()),
+        (GREETING_VERSION, dictionary()),
+        (GREETING_ID, UInt32),
+        (CAPABILITIES, UInt32),
+        (AUTH_PLUGIN, dictionary()),
+        (TLS_VERSION, dictionary()),
+        (TLS_CIPHER, dictionary()),
+        (SERVER_TLS, dictionary()),
+        (ANSWERED_ID, UInt64),
+        (AGAIN_ID, UInt64),
+        (LONE_ID, UInt64),
+        (SERVER_VERSION, dictionary()),
+        (AGAIN_BACKEND, dictionary()),
+        (IDENTITY, dictionary()),
     ])
 }
 

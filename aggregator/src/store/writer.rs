@@ -11,6 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gapscope_proto::batch::{self, Series};
 use gapscope_proto::fault::Fault;
 use gapscope_proto::frame::StreamKind;
 use gapscope_proto::host::HostRecord;
@@ -18,6 +19,7 @@ use gapscope_proto::ids::{AgentId, Incarnation};
 use gapscope_proto::sample::Sample;
 use polars::prelude::{DataFrame, ParquetWriter};
 
+use super::buffer::Buffer;
 use super::checksum;
 use super::disk::{Disk, part_name};
 use super::error::StoreError;
@@ -43,7 +45,7 @@ pub struct RunStore {
     losses: Vec<LossRecord>,
     losses_changed: bool,
     positions: Positions,
-    samples: Vec<Row<Sample>>,
+    samples: Buffer,
     sample_ranges: Vec<Range>,
     hosts: Vec<Row<HostRecord>>,
     host_ranges: Vec<Range>,
@@ -125,7 +127,31 @@ impl RunStore {
             kind: StreamKind::Samples,
         };
         let before = self.positions.admitted(&stream);
-        let count = append(before, agent, incarnation, &mut self.samples, samples);
+        let count = self
+            .samples
+            .append_samples(agent, incarnation, before, samples);
+        self.positions.take(&stream, count);
+        note_range(&mut self.sample_ranges, stream, before, before + count);
+    }
+
+    /// As [`Self::append_samples`], of decoded columns: each row's series is one of
+    /// `series`.
+    pub fn append_rows(
+        &mut self,
+        agent: &AgentId,
+        incarnation: Incarnation,
+        series: &[Series],
+        rows: &[batch::Row],
+    ) {
+        let stream = StreamKey {
+            agent_id: agent.clone(),
+            incarnation,
+            kind: StreamKind::Samples,
+        };
+        let before = self.positions.admitted(&stream);
+        let count = self
+            .samples
+            .append(agent, incarnation, before, series, rows);
         self.positions.take(&stream, count);
         note_range(&mut self.sample_ranges, stream, before, before + count);
     }
@@ -193,7 +219,9 @@ impl RunStore {
         self.write_losses()?;
         if !self.samples.is_empty() {
             let path = self.live_part("samples/live", self.next_samples_part);
-            let frame = frame::samples_frame(self.manifest.run_id, &self.samples)
+            let frame = self
+                .samples
+                .frame(self.manifest.run_id)
                 .map_err(StoreError::parquet("write", &path))?;
             self.write_part(&path, frame, &self.sample_ranges)?;
             self.next_samples_part += 1;

@@ -195,7 +195,7 @@ impl Collector for Sums {
         )?;
         for ((target, style), counts) in &lanes {
             let ends = CLASSES_NS.iter().map(|end| seconds(*end));
-            let ends = ends.chain([f64::MAX]);
+            let ends = ends.chain([f64::INFINITY]);
             let buckets: Vec<(f64, u64)> = ends.zip(counts.classes).collect();
             latency
                 .encode_family(&[("target", target.as_str()), ("style", *style)])?
@@ -370,6 +370,7 @@ mod tests {
         let text = encode(some()).expect("written");
         insta::assert_snapshot!(text.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
         assert!(text.ends_with("# EOF\n"));
+        assert!(text.contains("le=\"+Inf\""));
     }
 
     /// Names with their suffixes, as they are asked for.

@@ -50,7 +50,12 @@ pub struct Config {
     pub listener: TcpListener,
     /// Further names by which browsers may ask for it.
     pub names: Vec<String>,
+    /// How long a browser may read nothing before it is cut off.
+    pub patience: Duration,
 }
+
+/// How long a browser may read nothing, unless something else is said.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Serves until the server ends.
 pub async fn serve(config: Config, hub: Arc<Hub>, gate: Arc<Gate>) {
@@ -60,15 +65,15 @@ pub async fn serve(config: Config, hub: Arc<Hub>, gate: Arc<Gate>) {
     tokio::pin!(connections);
     while let Some(connection) = connections.next().await {
         if let Ok(connection) = connection {
-            tokio::spawn(answer(connection, app.clone()));
+            tokio::spawn(answer(connection, app.clone(), config.patience));
         }
     }
 }
 
-async fn answer(connection: Connection, app: Arc<App>) {
+async fn answer(connection: Connection, app: Arc<App>, patience: Duration) {
     let peer = connection.peer().clone();
     let shutdown = app.hub.shutdown.clone();
-    let io = Stall::new(connection, app.hub.live().totals.clone());
+    let io = Stall::new(connection, patience, app.hub.live().totals.clone());
     let router = routes::router(app);
     let service = service_fn(move |mut request: Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(peer.clone());

@@ -119,12 +119,11 @@ mod tests {
             pages.login("", false),
         ] {
             for way in [
-                "src=",
+                " src=\"",
                 "href=\"http",
                 "@import",
                 "url(",
                 "{{",
-                "}}",
                 "<b>",
                 "<img",
             ] {

@@ -163,7 +163,8 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         set(&mut response, CONTENT_SECURITY_POLICY, NOTHING);
     }
     set(&mut response, X_CONTENT_TYPE_OPTIONS, "nosniff");
-    set(&mut response, REFERRER_POLICY, "no-referrer");
+    // With none at all, browsers would not say where a form of ours comes from.
+    set(&mut response, REFERRER_POLICY, "same-origin");
     set(&mut response, CACHE_CONTROL, "no-store");
     let only_here = HeaderName::from_static("cross-origin-resource-policy");
     set(&mut response, only_here, "same-origin");

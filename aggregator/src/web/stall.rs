@@ -13,9 +13,6 @@ use tokio::time::Sleep;
 
 use crate::live::totals::Totals;
 
-/// How long a write may wait for the other side.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 pub(super) struct Stall<T> {
     inner: T,
     totals: Arc<Totals>,
@@ -24,11 +21,12 @@ pub(super) struct Stall<T> {
 }
 
 impl<T> Stall<T> {
-    pub(super) fn new(inner: T, totals: Arc<Totals>) -> Self {
+    /// A write may wait for the other side for `patience`.
+    pub(super) fn new(inner: T, patience: Duration, totals: Arc<Totals>) -> Self {
         Self {
             inner,
             totals,
-            patience: PATIENCE,
+            patience,
             waiting: None,
         }
     }
@@ -94,10 +92,7 @@ mod tests {
     async fn who_reads_is_kept_and_who_does_not_is_cut_off() {
         let totals = Arc::new(Totals::default());
         let (near, mut far) = tokio::io::duplex(64);
-        let mut near = Stall {
-            patience: Duration::from_millis(50),
-            ..Stall::new(near, totals.clone())
-        };
+        let mut near = Stall::new(near, Duration::from_millis(50), totals.clone());
         let mut sink = [0; 64];
         for _ in 0..100 {
             near.write_all(&[1; 64]).await.expect("is read");

@@ -136,7 +136,10 @@ impl Browser {
     #[track_caller]
     pub(crate) fn wait(&mut self, expression: &str) {
         for _ in 0..600 {
-            if self.look(expression) == json!(true) {
+            // Between two pages there is nothing to look at.
+            let params = json!({"expression": expression, "returnByValue": true});
+            let found = self.ask("Runtime.evaluate", params);
+            if found["result"]["value"] == json!(true) {
                 return;
             }
             // A tenth of a second passes in the browser.

@@ -267,6 +267,29 @@ impl Lab {
         self.store.record_fault(fault).expect("recorded");
     }
 
+    /// A note of the lab's own.
+    pub fn note(&mut self, step: &str, subject: &str, at: i64, detail: &str) {
+        let at = self.origin + at;
+        let fault = Fault {
+            id: 0,
+            step: step.into(),
+            subject: subject.into(),
+            identity: None,
+            scope: FaultScope::Mark,
+            clock: key("host"),
+            asked: Span {
+                earliest_ns: at,
+                latest_ns: at,
+            },
+            listener_refused: None,
+            held_cut: None,
+            gone: None,
+            cleared: None,
+            detail: detail.into(),
+        };
+        self.store.record_fault(fault).expect("recorded");
+    }
+
     pub fn close(&mut self) {
         self.store
             .close(|manifest| {

@@ -2,20 +2,29 @@
 
 use std::fmt::Write as _;
 
+use gapscope_aggregator::report::table::wrap;
+
 use super::scenario_text;
 use crate::duration;
 use crate::error::{Problem, Result};
-use crate::plain::visible;
 use crate::scenario::{Action, Load, Scenario, target_names};
+use gapscope_proto::plain::visible;
 
-/// The text of `gapscope-lab check SCENARIO`.
-pub fn text(wanted: &str) -> Result<String> {
+/// Where the values stand.
+const INDENT: usize = 15;
+
+/// The text of `gapscope-lab check SCENARIO` in `width` columns.
+pub fn text(wanted: &str, width: usize) -> Result<String> {
     let (origin, source) = scenario_text(wanted)?;
     let scenario = Scenario::parse(&origin, &source)
         .map_err(|errors| Problem::usage(format!("the scenario is wrong\n{errors}")))?;
     let mut out = format!("{origin} is a valid scenario\n");
     let mut row = |name: &str, value: String| {
-        writeln!(out, "  {name:<12} {value}").expect("a String takes everything");
+        let room = width.saturating_sub(INDENT).max(20);
+        for (at, line) in wrap(&value, room).iter().enumerate() {
+            let name = if at == 0 { name } else { "" };
+            writeln!(out, "  {name:<12} {line}").expect("a String takes everything");
+        }
     };
     row(
         "name",
@@ -113,7 +122,12 @@ mod tests {
 
     #[test]
     fn the_load_is_told_before_it_is_made() {
-        let text = text("switchover").expect("it is valid");
+        let narrow = text("switchover", 60).expect("it is valid");
+        assert!(
+            narrow.lines().all(|line| line.chars().count() <= 60),
+            "{narrow}"
+        );
+        let text = text("switchover", 400).expect("it is valid");
         assert!(
             text.contains(
                 "520 statements/s, 6 held connections, 10 new connections/s (up to 520/s while it \
@@ -127,7 +141,7 @@ mod tests {
     fn a_wrong_file_is_told_with_lines() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "name = \"x\"\nbackand = 1\n").expect("written");
-        let problem = text(&file.path().to_string_lossy()).expect_err("it is wrong");
+        let problem = text(&file.path().to_string_lossy(), 80).expect_err("it is wrong");
         assert_eq!(problem.code, crate::error::exit::USAGE);
         assert!(
             problem.what.contains("line 2: unknown key `backand`"),
@@ -138,7 +152,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
-        let problem = text("switchovr").expect_err("it does not exist");
+        let problem = text("switchovr", 80).expect_err("it does not exist");
         assert!(problem.to_string().contains("baseline, switchover, killed"));
     }
 }

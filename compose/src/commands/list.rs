@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use gapscope_aggregator::report::table::wrap;
+
 use super::check::steps_text;
 use crate::duration;
 use crate::error::{Problem, Result};
@@ -19,27 +21,43 @@ fn number(source: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// The text of `gapscope-lab list`.
-pub fn text() -> Result<String> {
+/// Where descriptions and steps stand.
+const INDENT: usize = 22;
+/// Where the parts of a lab stand.
+const PARTS_INDENT: usize = 15;
+
+/// Writes `text` behind `lead`, and what does not fit below its beginning.
+fn write_behind(out: &mut String, lead: &str, indent: usize, text: &str, width: usize) {
+    let room = width.saturating_sub(indent).max(20);
+    for (at, line) in wrap(text, room).iter().enumerate() {
+        let lead = if at == 0 { lead } else { "" };
+        writeln!(out, "{lead:<indent$}{line}").expect("a String takes everything");
+    }
+}
+
+/// The text of `gapscope-lab list` in `width` columns.
+pub fn text(width: usize) -> Result<String> {
     let mut out = String::from("Scenarios (run with: gapscope-lab run NAME)\n");
     for (name, source) in SHIPPED {
         let scenario = Scenario::parse(name, source)
             .map_err(|errors| Problem::new(format!("a shipped scenario is wrong: {errors}")))?;
-        writeln!(
-            out,
-            "  {:<3} {name:<15} {}, {}",
-            number(source),
-            duration::text(scenario.duration_ns),
-            scenario.description
-        )
-        .expect("a String takes everything");
+        let mut behind = |lead: &str, text: &str| {
+            write_behind(&mut out, lead, INDENT, text, width);
+        };
+        behind(
+            &format!("  {:<3} {name:<15} ", number(source)),
+            &format!(
+                "{}, {}",
+                duration::text(scenario.duration_ns),
+                scenario.description
+            ),
+        );
         let steps = steps_text(&scenario);
         for line in steps.iter().take(MOST_STEPS) {
-            writeln!(out, "  {:<19} {line}", "").expect("a String takes everything");
+            behind("", line);
         }
         if steps.len() > MOST_STEPS {
-            writeln!(out, "  {:<19} and {} more", "", steps.len() - MOST_STEPS)
-                .expect("a String takes everything");
+            behind("", &format!("and {} more", steps.len() - MOST_STEPS));
         }
     }
     let proxies = |runtime: RuntimeKind| {
@@ -62,7 +80,13 @@ pub fn text() -> Result<String> {
     ];
     out.push_str("\nA lab can be made of\n");
     for (name, values) in rows {
-        writeln!(out, "  {name:<12} {values}").expect("a String takes everything");
+        write_behind(
+            &mut out,
+            &format!("  {name:<12} "),
+            PARTS_INDENT,
+            &values,
+            width,
+        );
     }
     Ok(out)
 }
@@ -71,7 +95,14 @@ pub fn text() -> Result<String> {
 mod tests {
     #[test]
     fn every_shipped_scenario_is_listed() {
-        let text = super::text().expect("shipped scenarios are valid");
+        for width in [80, 120] {
+            let text = super::text(width).expect("shipped scenarios are valid");
+            assert!(
+                text.lines().all(|line| line.chars().count() <= width),
+                "{text}"
+            );
+        }
+        let text = super::text(100).expect("shipped scenarios are valid");
         for (name, _) in crate::scenario::SHIPPED {
             assert!(text.contains(name), "{text}");
         }

@@ -257,7 +257,13 @@ async fn measure(
     // The zero of the report's times, so that what is said here can be found there.
     let origin_ns = match origin_of(Path::new(&started.folder), clock.as_ref()).await {
         Some(origin_ns) => origin_ns,
-        None => clock.raw_ns(),
+        None => {
+            output::say(
+                "note: the agent's begin is not known yet: the times that are said here count \
+                 from now, those of the report from its begin",
+            );
+            clock.raw_ns()
+        }
     };
     output::say(&format!(
         "run {} for {}, seed {seed}",
@@ -281,6 +287,7 @@ async fn measure(
         origin_ns,
         clock,
         signals,
+        chosen.ascii,
     )
     .await;
     let writes = scenario.clients.transaction > 0;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gapscope_aggregator::overhead::analyse::rounds_needed;
+use gapscope_aggregator::overhead::analyse::least_rounds;
 use gapscope_aggregator::stats::signflip::least_p;
 
 use super::bench::BLOCK_MOST;
@@ -13,8 +13,6 @@ use crate::error::{Problem, Result};
 use crate::runtime::process::find::parse_named;
 use crate::scenario::{BackendKind, ProxyKind, RuntimeKind};
 
-/// Rounds below which nothing is claimed, whatever the number of comparisons.
-const LEAST_ROUNDS: u32 = 12;
 /// The ratio to direct was seen to spread by 8 to 10 % from round to round. Then so
 /// many find a difference of 10 % in 9 of 10 benchmarks (a test simulates it).
 const ROUNDS: u32 = 30;
@@ -124,7 +122,7 @@ pub fn check(options: &Options, targets: usize) -> Result<()> {
     }
     // Everything but the direct target is compared with it.
     let comparisons = clients.len() * targets.saturating_sub(1);
-    let needed = LEAST_ROUNDS.max(rounds_needed(comparisons));
+    let needed = least_rounds(comparisons);
     if options.rounds < needed && !options.no_claims {
         return Err(Problem::usage(format!(
             "{} rounds cannot show a difference among {comparisons} comparisons: even if all \

@@ -147,6 +147,9 @@ pub struct Welcome {
     /// the aggregator's
     #[prost(message, optional, tag = "7")]
     pub clock: ::core::option::Option<ClockKey>,
+    /// `Frame.packed` may be sent
+    #[prost(bool, tag = "8")]
+    pub takes_packed: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Committed {
@@ -256,7 +259,7 @@ pub struct Frame {
     pub first_seq: u64,
     #[prost(uint32, tag = "3")]
     pub count: u32,
-    #[prost(oneof = "frame::Body", tags = "4, 5")]
+    #[prost(oneof = "frame::Body", tags = "4, 5, 6")]
     pub body: ::core::option::Option<frame::Body>,
 }
 /// Nested message and enum types in `Frame`.
@@ -267,6 +270,11 @@ pub mod frame {
         Samples(super::SampleColumns),
         #[prost(message, tag = "5")]
         Host(super::HostColumns),
+        /// Samples as they stand in a spool's frame of format version 2 (see
+        /// `gapscope_proto::pack`): some five bytes a sample less than `samples`. Only
+        /// to an aggregator whose Welcome says that it takes them.
+        #[prost(bytes, tag = "6")]
+        Packed(::prost::alloc::vec::Vec<u8>),
     }
 }
 /// These records will never come. `count_min` and `count_max` differ only
@@ -368,7 +376,7 @@ pub struct HostColumns {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostRecord {
-    #[prost(oneof = "host_record::Kind", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "host_record::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub kind: ::core::option::Option<host_record::Kind>,
 }
 /// Nested message and enum types in `HostRecord`.
@@ -389,7 +397,66 @@ pub mod host_record {
         Ledger(super::LedgerEntry),
         #[prost(message, tag = "7")]
         Control(super::ControlProbes),
+        #[prost(message, tag = "8")]
+        Inspection(super::Inspection),
     }
+}
+/// A connection that was looked at beside the probes. Empty texts: not known.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Inspection {
+    #[prost(string, tag = "1")]
+    pub target: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub at_ns: i64,
+    #[prost(int64, tag = "3")]
+    pub until_ns: i64,
+    /// start, again, switched, rare
+    #[prost(string, tag = "4")]
+    pub why: ::prost::alloc::string::String,
+    /// how it ended, where it came to no end
+    #[prost(string, tag = "5")]
+    pub error: ::prost::alloc::string::String,
+    /// all of the name, with commas between
+    #[prost(string, tag = "6")]
+    pub addresses: ::prost::alloc::string::String,
+    #[prost(string, tag = "7")]
+    pub peer: ::prost::alloc::string::String,
+    #[prost(string, tag = "8")]
+    pub local: ::prost::alloc::string::String,
+    /// our end as the server sees it
+    #[prost(string, tag = "9")]
+    pub seen_as: ::prost::alloc::string::String,
+    #[prost(string, tag = "10")]
+    pub greeting_version: ::prost::alloc::string::String,
+    #[prost(uint32, optional, tag = "11")]
+    pub greeting_id: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "12")]
+    pub capabilities: ::core::option::Option<u32>,
+    #[prost(string, tag = "13")]
+    pub auth_plugin: ::prost::alloc::string::String,
+    #[prost(string, tag = "14")]
+    pub tls_version: ::prost::alloc::string::String,
+    #[prost(string, tag = "15")]
+    pub tls_cipher: ::prost::alloc::string::String,
+    /// by the server's word; empty: it sees none
+    #[prost(string, optional, tag = "16")]
+    pub server_tls: ::core::option::Option<::prost::alloc::string::String>,
+    /// CONNECTION_ID() in the probes' statement
+    #[prost(uint64, optional, tag = "17")]
+    pub answered_id: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "18")]
+    pub again_id: ::core::option::Option<u64>,
+    /// asked alone
+    #[prost(uint64, optional, tag = "19")]
+    pub lone_id: ::core::option::Option<u64>,
+    #[prost(string, tag = "20")]
+    pub server_version: ::prost::alloc::string::String,
+    #[prost(string, tag = "21")]
+    pub backend: ::prost::alloc::string::String,
+    #[prost(string, tag = "22")]
+    pub again_backend: ::prost::alloc::string::String,
+    #[prost(string, tag = "23")]
+    pub identity: ::prost::alloc::string::String,
 }
 /// The write ledger as it was read from one place after the run. `times` 0: the
 /// reading itself, once for each place. Otherwise: the rows of one client, slots
@@ -621,6 +688,9 @@ pub struct StartRunResponse {
     pub folder: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "3")]
     pub agents: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// what else probes the same targets
+    #[prost(string, repeated, tag = "4")]
+    pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StopRunRequest {

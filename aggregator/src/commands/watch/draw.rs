@@ -265,8 +265,10 @@ fn of_lane(
     );
     let room = width.saturating_sub(numbers.chars().count());
     let mut second = Line::default();
-    for cell in lane.strip(now, room.clamp(8, 120)) {
-        second = second.and(cell.sign(look.unicode), of_cell(cell));
+    let strip = lane.strip(now, room.clamp(8, 120));
+    for same in strip.chunk_by(|a, b| a == b) {
+        let text: String = same.iter().map(|cell| cell.sign(look.unicode)).collect();
+        second = second.and(text, of_cell(same[0]));
     }
     [first, second.and(numbers, Paint::Plain)]
 }

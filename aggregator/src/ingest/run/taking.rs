@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
+use gapscope_proto::frame::{StreamId, StreamKind};
 use gapscope_proto::ids::AgentId;
 use gapscope_proto::wire;
 use gapscope_proto::wire::aggregator_message::Kind;
 
 use super::RunTask;
 use crate::ingest::admit::cut_loss;
+use crate::ingest::command::{Arrived, Records};
 use crate::ingest::intake::Offered;
 use crate::ingest::session::Session;
 use crate::store::LossRecord;
@@ -111,43 +112,26 @@ impl RunTask {
         }
     }
 
-    pub(super) fn take_frame(&mut self, session: &Arc<Session>, frame: Frame) {
-        let count = frame.count() as u64;
+    pub(super) fn take_frame(&mut self, session: &Arc<Session>, frame: Arrived) {
+        let count = frame.records.len() as u64;
         let stream = frame.stream;
         let first = frame.first_seq;
-        let last = first.saturating_add(count - 1);
+        let last = first.saturating_add(count.saturating_sub(1));
         if last > MAX_SEQ {
             let detail = format!("seq {last} is out of range");
             return self.nack(session, &stream, wire::NackReason::Malformed, first, detail);
         }
-        // Decoded before it is admitted: what cannot be decoded takes no seq.
-        enum Records {
-            Samples(Vec<gapscope_proto::sample::Sample>),
-            Host(Vec<gapscope_proto::host::HostRecord>),
-        }
-        let records = match frame.body {
-            Body::Samples(columns) => match columns.decode() {
-                Ok(samples) => Records::Samples(samples),
-                Err(error) => {
-                    let detail = error.to_string();
-                    return self.nack(session, &stream, wire::NackReason::Malformed, first, detail);
-                }
-            },
-            Body::Host(records) => Records::Host(records),
-        };
         let Some(skip) = self.admission(session, &stream, first, last) else {
             return;
         };
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        match records {
-            Records::Samples(samples) => {
-                let new = samples.get(skip..).unwrap_or_default();
-                self.feed.take_samples(&session.agent, &session.clock, new);
-                self.store.append_samples(
-                    &session.agent,
-                    stream.incarnation,
-                    samples.into_iter().skip(skip),
-                );
+        match frame.records {
+            Records::Samples(series, rows) => {
+                let new = rows.get(skip..).unwrap_or_default();
+                self.feed
+                    .take_rows(&session.agent, &session.clock, &series, new);
+                self.store
+                    .append_rows(&session.agent, stream.incarnation, &series, new);
             }
             Records::Host(records) => {
                 let new = records.get(skip..).unwrap_or_default();

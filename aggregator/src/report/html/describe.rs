@@ -10,6 +10,40 @@ use crate::analyse::run::{PROXY_VIEW, is_note};
 use crate::report::figures::{after, seconds};
 use crate::report::model::fault_name;
 
+/// For how long a proxy held a backend for what.
+struct Stretch {
+    from_ns: i64,
+    to_ns: i64,
+    state: String,
+    check: String,
+}
+
+/// What a proxy's note says.
+#[derive(Debug, PartialEq, Eq)]
+struct Belief<'a> {
+    backend: &'a str,
+    state: &'a str,
+    check: &'a str,
+    before: &'a str,
+}
+
+/// From the note's text: "haproxy holds backend-1 for DOWN (L4CON), before for UP".
+fn belief(text: &str) -> Option<Belief<'_>> {
+    let (_, rest) = text.split_once(" holds ")?;
+    let (backend, rest) = rest.split_once(" for ")?;
+    let (now, before) = rest.rsplit_once(", before for ")?;
+    let (state, check) = match now.split_once(" (") {
+        Some((state, check)) => (state, check.strip_suffix(')').unwrap_or(check)),
+        None => (now, ""),
+    };
+    Some(Belief {
+        backend,
+        state,
+        check,
+        before,
+    })
+}
+
 impl Page<'_> {
     /// See `readData` in `data.js`.
     pub(super) fn run_json(&self) -> Json {
@@ -54,6 +88,7 @@ impl Page<'_> {
                 }))
             })
             .collect();
+        let beliefs = self.beliefs_json();
         let backends: Vec<&str> = self
             .gathered
             .backends
@@ -89,7 +124,72 @@ impl Page<'_> {
             "lanes": lanes,
             "faults": faults,
             "views": views,
+            "beliefs": beliefs,
         })
+    }
+
+    /// What each proxy held each backend for, as stretches, as far as it changed its
+    /// mind: before the first change for what it says it was before.
+    fn beliefs_json(&self) -> Vec<Json> {
+        let mut found: Vec<(String, String, Vec<Stretch>)> = Vec::new();
+        let notes = self
+            .analysis
+            .faults
+            .iter()
+            .filter(|fault| is_note(fault) && fault.step == PROXY_VIEW);
+        for note in notes {
+            let clocks = &self.analysis.clocks;
+            let (Some(seen), Some(told)) = (
+                clocks.on_timeline(note.asked.latest_ns, &note.clock),
+                belief(&note.detail),
+            ) else {
+                continue;
+            };
+            let at = seen.latest_ns.saturating_sub(self.gathered.zero_ns);
+            let known = found
+                .iter_mut()
+                .find(|(target, backend, _)| *target == note.subject && *backend == told.backend);
+            let stretches = match known {
+                Some((_, _, stretches)) => stretches,
+                None => {
+                    found.push((note.subject.clone(), told.backend.to_owned(), Vec::new()));
+                    &mut found.last_mut().expect("just pushed").2
+                }
+            };
+            match stretches.last_mut() {
+                Some(last) => last.to_ns = at,
+                None => stretches.push(Stretch {
+                    from_ns: 0,
+                    to_ns: at,
+                    state: told.before.to_owned(),
+                    check: String::new(),
+                }),
+            }
+            stretches.push(Stretch {
+                from_ns: at,
+                to_ns: self.gathered.span_ns,
+                state: told.state.to_owned(),
+                check: told.check.to_owned(),
+            });
+        }
+        found
+            .into_iter()
+            .map(|(target, backend, stretches)| {
+                let stretches: Vec<Json> = stretches
+                    .iter()
+                    .map(|s| {
+                        json!({
+                            "from": s.from_ns,
+                            "to": s.to_ns,
+                            "state": s.state,
+                            "check": s.check,
+                            "is_up": s.state.starts_with("UP"),
+                        })
+                    })
+                    .collect();
+                json!({"target": target, "backend": backend, "stretches": stretches})
+            })
+            .collect()
     }
 
     /// A fault on the timeline; none if nothing relates its clock.
@@ -105,6 +205,16 @@ impl Page<'_> {
             ])
         };
         let asked = place(fault.asked)?;
+        // Whoever starts the subject again undoes what was done to it.
+        let undone = self
+            .analysis
+            .faults
+            .iter()
+            .filter(|other| other.scope == FaultScope::Failback && other.subject == fault.subject)
+            .filter_map(|other| place(other.asked))
+            .map(|[from, _]| from)
+            .filter(|from| *from > asked[0])
+            .min();
         let seen = |span: Option<Span>| span.and_then(place);
         // Until when something came of it: the last hurt client is back.
         let settled = self
@@ -153,7 +263,30 @@ impl Page<'_> {
             "gone": seen(fault.gone),
             "cleared": seen(fault.cleared),
             "settled_ns": settled,
+            "undone": undone,
             "is_lasting": fault.scope == FaultScope::Backend && fault.step != "drain",
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_of_a_proxy_is_read() {
+        let found = belief("haproxy holds db-1 for DOWN (L4CON (refused)), before for UP 1/2");
+        assert_eq!(
+            found,
+            Some(Belief {
+                backend: "db-1",
+                state: "DOWN",
+                check: "L4CON (refused)",
+                before: "UP 1/2",
+            })
+        );
+        let found = belief("haproxy holds db-1 for UP, before for DOWN").expect("read");
+        assert_eq!((found.state, found.check), ("UP", ""));
+        assert_eq!(belief("something else"), None);
     }
 }

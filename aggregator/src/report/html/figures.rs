@@ -1,8 +1,7 @@
-//! Figures that need no script: percentiles, outages as intervals, repetitions.
+//! Figures that need no script: percentiles, outages as intervals.
 
 use super::lanes::{Gathered, Lane};
 use crate::analyse::latency::Value;
-use crate::analyse::repeat::{Group, Once, Repeated};
 use crate::analyse::row::{Row, Scope, Window, longest_key};
 use crate::report::figures::{interval, seconds};
 use crate::report::kinds::client_words;
@@ -190,111 +189,6 @@ pub fn windows(rows: &[&Row]) -> Option<(Svg, usize)> {
         svg.text((right + 8.0, y + 11.0), Anchor::Start, "", &words);
     }
     Some((svg, left_out))
-}
-
-/// What clients felt in each repetition of a fault: a dot each, the first apart,
-/// the median with its interval. Repetitions that were not over point on.
-pub fn repetitions(group: &Group, rows: &[(&Row, &Repeated)]) -> Option<Svg> {
-    const WIDTH: f64 = 900.0;
-    let shown: Vec<&(&Row, &Repeated)> = rows
-        .iter()
-        .filter(|(_, r)| r.first.is_some() || !r.rest.is_empty())
-        .collect();
-    let longest = shown
-        .iter()
-        .flat_map(|(_, r)| r.rest.iter().chain(&r.first))
-        .map(|once| once.gap.ns)
-        .max()?;
-    let (left, right, top, line) = (200.0, WIDTH - 110.0, 34.0, 34.0);
-    let bottom = top + line * shown.len() as f64;
-    let x = Scale::linear((0.0, longest as f64 / 1e9 * 1.05), (left, right));
-    let title = format!(
-        "{} {}: felt gap in each of {} repetitions",
-        group.step,
-        group.subject,
-        group.faults.len()
-    );
-    let mut svg = Svg::new(WIDTH, bottom + 36.0, &title);
-    svg.text((8.0, 15.0), Anchor::Start, "strong", &title);
-    for (at, text) in x.ticks(8) {
-        svg.line((x.at(at), top), (x.at(at), bottom), "grid");
-        svg.text((x.at(at), bottom + 14.0), Anchor::Middle, "", &text);
-    }
-    svg.text(
-        (8.0, bottom + 30.0),
-        Anchor::Start,
-        "",
-        "ring: one repetition; square: the first, kept apart; bar: median with its interval of 95 \
-         %; arrow: not over; s",
-    );
-    for (number, (row, repeated)) in shown.iter().enumerate() {
-        let y = top + line * number as f64 + line / 2.0;
-        svg.text(
-            (left - 8.0, y + 4.0),
-            Anchor::End,
-            "",
-            &cut(&client_words(row), 28),
-        );
-        svg.line((left, y), (right, y), "grid");
-        if let (Some(median), Some((low, high))) = (repeated.gap_median, repeated.gap_interval) {
-            let from = x.at(low as f64 / 1e9);
-            let to = high.map_or(right, |ns| x.at(ns as f64 / 1e9));
-            let tip = format!("median {}, {}", seconds(median), interval(low, high));
-            svg.rect((from, y - 5.0), (to - from, 10.0), "maybe", &tip);
-            let at = x.at(median as f64 / 1e9);
-            svg.line((at, y - 9.0), (at, y + 9.0), "series1");
-        }
-        for (nth, once) in repeated.rest.iter().enumerate() {
-            // Side by side, so that equal ones do not hide each other.
-            let off = ((nth % 5) as f64 - 2.0) * 4.5;
-            dot(&mut svg, &x, (right, y + off), once, "dot");
-        }
-        if let Some(first) = &repeated.first {
-            let at = x.at(first.gap.ns as f64 / 1e9);
-            let tip = format!("the first: {}", once_words(first));
-            svg.rect((at - 3.5, y - 3.5), (7.0, 7.0), "node plain", &tip);
-        }
-        svg.text(
-            (right + 8.0, y + 4.0),
-            Anchor::Start,
-            "",
-            &format!(
-                "{} of {} tested",
-                repeated.rest.len() + usize::from(repeated.first.is_some()),
-                repeated.times
-            ),
-        );
-    }
-    Some(svg)
-}
-
-fn once_words(once: &Once) -> String {
-    format!(
-        "repetition {}: {}, {}{}",
-        once.number,
-        once.verdict.as_str(),
-        if once.gap.is_at_least { "≥" } else { "" },
-        seconds(once.gap.ns)
-    )
-}
-
-fn dot(svg: &mut Svg, x: &Scale, (right, y): (f64, f64), once: &Once, class: &str) {
-    let at = x.at(once.gap.ns as f64 / 1e9);
-    svg.rect((at - 2.5, y - 2.5), (5.0, 5.0), class, &once_words(once));
-    if once.gap.is_at_least {
-        let tip = (at + 16.0).min(right + 4.0);
-        svg.path(
-            &[
-                (at + 3.0, y),
-                (tip, y),
-                (tip - 4.0, y - 3.0),
-                (tip, y),
-                (tip - 4.0, y + 3.0),
-            ],
-            class,
-            false,
-        );
-    }
 }
 
 /// All of a target's outages as a table.

@@ -264,8 +264,9 @@ impl Gathered {
                     };
                     (probe.scheduled, bits, Some(probe))
                 }
-                Slot::Waited { due_ns, by } => {
+                Slot::Waited { due_ns, by, .. } => {
                     let bits = match by.worth(deadline) {
+                        _ if slot.is_wait_without_data(deadline) => bit::NO_DATA,
                         Worth::Bad => bit::WAITED_IN_VAIN,
                         Worth::NoData => bit::NO_DATA,
                         _ if by.finished.saturating_sub(due_ns) > deadline => bit::WAITED_LONG,

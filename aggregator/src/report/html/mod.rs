@@ -12,8 +12,9 @@ pub mod embed;
 pub mod figures;
 pub mod flow;
 pub mod lanes;
+pub mod repeats;
 
-use self::figures::{lane_name, percentiles, repetitions, window_table, windows};
+use self::figures::{lane_name, percentiles, window_table, windows};
 use self::lanes::{Gathered, Lane};
 use super::headline::Tone;
 use super::model::{self, Report, agent_clocks};
@@ -21,14 +22,14 @@ use super::plot::svg::escape;
 use super::sections::Section;
 use super::table::{Align, Table};
 use super::{clock, clock_plot};
-use crate::analyse::repeat;
 use crate::analyse::row::Row;
 use crate::analyse::run::Analysis;
 
 const STYLE: &str = include_str!("report.css");
-const SCRIPTS: [&str; 3] = [
+const SCRIPTS: [&str; 4] = [
     include_str!("data.js"),
     include_str!("timeline.js"),
+    include_str!("latency.js"),
     include_str!("page.js"),
 ];
 
@@ -372,25 +373,6 @@ impl<'a> Page<'a> {
                     own.len() - MOST_FLOWS
                 ),
             );
-        }
-    }
-
-    fn repetitions(&mut self, target: &str) {
-        for (group, of) in repeat::all(self.analysis) {
-            let rows: Vec<(&Row, &repeat::Repeated)> = of
-                .iter()
-                .map(|(at, repeated)| (&self.analysis.rows[*at].1, repeated))
-                .filter(|(row, _)| row.target.as_str() == target)
-                .collect();
-            if let Some(figure) = repetitions(&group, &rows) {
-                self.push("<h3>Repetitions</h3>\n");
-                self.push(&format!("<figure>{}</figure>\n", figure.inline()));
-                self.element(
-                    "p",
-                    "soft",
-                    "The tables of repetitions stand under Numbers.",
-                );
-            }
         }
     }
 

@@ -3,6 +3,8 @@
    buttons and dragging; what is pointed at is told in words. */
 
 const SMALLEST_VIEW_NS = 1e4;
+/** More faults than this are chosen from a list. */
+const MOST_BUTTONS = 6;
 
 /** The stretch of time that all plots show. */
 class View {
@@ -90,7 +92,21 @@ class Page {
       document.getElementById(id).addEventListener("click", action);
     }
     const place = document.getElementById("fault-buttons");
-    for (const fault of this.data.run.faults.slice(0, 12)) {
+    const faults = this.data.run.faults;
+    if (faults.length > MOST_BUTTONS) {
+      const choice = document.createElement("select");
+      choice.setAttribute("aria-label", "go to a fault");
+      const names = ["go to one of " + faults.length + " faults", ...faults.map((fault) => fault.name)];
+      names.forEach((name, at) => choice.add(new Option(shorten(name, 40), String(at - 1))));
+      choice.addEventListener("change", () => {
+        if (choice.value !== "-1") {
+          this.showFault(faults[Number(choice.value)]);
+        }
+      });
+      place.appendChild(choice);
+      return;
+    }
+    for (const fault of faults) {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = shorten(fault.name, 26);
@@ -287,7 +303,7 @@ class Page {
       }
     }
     if (this.data.run.views.length > 0) {
-      entries.push(["▾ beside a target: what the proxy itself says of its backends changes", null]);
+      entries.push(["▾ and the lines below a target: what the proxy itself holds its backends for; hatched: not for up", null]);
     }
     const list = document.getElementById("legend");
     list.replaceChildren();
@@ -409,6 +425,19 @@ function checkItself(page, startedMs) {
   }
   view.all();
   page.draw();
+  found.faults = data.run.faults.length;
+  // Point at a proxy's view of a backend, if there is one.
+  const belief = timeline.places.find((p) => p.belief);
+  if (belief) {
+    const now = timeline.element.getBoundingClientRect();
+    timeline.element.dispatchEvent(new PointerEvent("pointermove", {
+      clientX: now.left + timeline.x(belief.belief.stretches[0].from) + 2,
+      clientY: now.top + belief.y + 6,
+      bubbles: true,
+    }));
+    expect(!page.tip.hidden, "a proxy's view is not told");
+    found.belief = page.tip.textContent;
+  }
   const redrawn = performance.now();
   page.draw();
   found.redraw_ms = performance.now() - redrawn;

@@ -188,7 +188,7 @@ class Plot {
       if (fault.cleared) {
         area(until, fault.cleared[1], 0.09);
       } else if (fault.is_lasting) {
-        area(until, this.view.to, 0.09);
+        area(until, fault.undone === null ? this.view.to : fault.undone, 0.09);
       }
     }
   }
@@ -205,11 +205,16 @@ class Plot {
         }
       };
       line(fault.asked[0], "");
-      for (const name of seen) {
+      let named = this.x(fault.asked[0]);
+      for (const name of [...seen, ...(fault.cleared ? ["cleared"] : [])].sort((a, b) => fault[a][1] - fault[b][1])) {
         line(fault[name][1], " witness");
-      }
-      if (fault.cleared) {
-        line(fault.cleared[1], " witness");
+        // Named once there is room between it and what was named before.
+        const at = this.x(fault[name][1]);
+        const wide = name.length * 6 + 6;
+        if (at > named + 4 && at + wide < this.right && at >= LEFT) {
+          this.add("text", { x: at + 3, y: TOP + 1 }, name);
+          named = at + wide;
+        }
       }
       const x = this.x(fault.asked[0]);
       if (x >= labelled && x <= this.right - 30) {
@@ -237,8 +242,15 @@ class Timeline extends Plot {
     this.places = [];
     let y = TOP + 4;
     let target = null;
+    const layBeliefs = () => {
+      for (const belief of this.data.run.beliefs.filter((b) => b.target === target)) {
+        this.places.push({ belief, y, tall: 12 });
+        y += 15;
+      }
+    };
     for (const lane of this.data.run.lanes) {
       if (lane.target !== target) {
+        layBeliefs();
         y += target === null ? 0 : 8;
         target = lane.target;
         this.places.push({ title: target, y });
@@ -250,6 +262,7 @@ class Timeline extends Plot {
       this.places.push({ lane, y, tall, height });
       y += height + 5;
     }
+    layBeliefs();
     this.bottom = y;
   }
 
@@ -260,6 +273,10 @@ class Timeline extends Plot {
       if (place.title !== undefined) {
         this.add("text", { x: 2, y: place.y + 12, class: "strong" }, shorten(place.title, 30));
         this.drawViews(colours, place);
+        continue;
+      }
+      if (place.belief) {
+        this.drawBelief(colours, place);
         continue;
       }
       this.add("text", { x: LEFT - 8, y: place.y + Math.min(place.height, 22) / 2 + 4, "text-anchor": "end" },
@@ -347,6 +364,46 @@ class Timeline extends Plot {
     }
   }
 
+  /** What the proxy held a backend for: a thin line for up, hatched for anything
+      else. */
+  drawBelief(colours, place) {
+    this.add("text", { x: LEFT - 8, y: place.y + 10, "text-anchor": "end" },
+      shorten("it holds " + place.belief.backend + " for", 32));
+    const context = this.context;
+    let labelled = LEFT;
+    for (const stretch of place.belief.stretches) {
+      const from = Math.max(LEFT, this.x(stretch.from));
+      const to = Math.min(this.right, this.x(stretch.to));
+      if (to <= from) {
+        continue;
+      }
+      if (stretch.is_up) {
+        context.fillStyle = colours.soft;
+        context.fillRect(from, place.y + 5, to - from, 2);
+      } else {
+        context.fillStyle = hatch(colours, colours.causes[1], context);
+        context.fillRect(from, place.y + 1, Math.max(1, to - from), 10);
+      }
+      const wide = 8 + stretch.state.length * 6.5;
+      if (to - from > wide && from + 3 >= labelled) {
+        context.fillStyle = colours.page;
+        context.fillRect(from + 2, place.y, wide - 4, 12);
+        this.add("text", { x: from + 5, y: place.y + 10 }, stretch.state);
+        labelled = from + wide;
+      }
+    }
+  }
+
+  /** What a proxy held a backend for at a place, in words. */
+  tellBelief(x, y) {
+    const place = this.places.find((p) => p.belief && y >= p.y && y < p.y + 15);
+    const ns = this.time(x);
+    const found = place && place.belief.stretches.find((s) => ns >= s.from && ns < s.to);
+    return !found ? null : place.belief.target + " holds " + place.belief.backend + " for " + found.state +
+      (found.check ? " (" + found.check + ")" : "") + "\n" + seconds(found.from) + " to " + seconds(found.to) +
+      afterFault(this.data, found.from, 0);
+  }
+
   /** The proxy's own views near a place, in words. */
   tellViews(x, y) {
     const place = this.places.find((p) => p.title !== undefined && y >= p.y && y < p.y + 18);
@@ -384,7 +441,7 @@ class Timeline extends Plot {
   tell(x, y) {
     const found = this.stripAt(y);
     if (!found) {
-      return this.tellViews(x, y);
+      return x < LEFT || x > this.right ? null : this.tellBelief(x, y) || this.tellViews(x, y);
     }
     if (x < LEFT || x > this.right) {
       return null;
@@ -414,80 +471,4 @@ class Timeline extends Plot {
 
 function shorten(text, most) {
   return text.length > most ? text.slice(0, most - 1) + "…" : text;
-}
-
-/** One target's latencies: shortest to longest of each pixel, log axis. */
-class Latency extends Plot {
-  constructor(element, view, data, target) {
-    super(element, view);
-    this.data = data;
-    this.lanes = data.run.lanes.filter((lane) => lane.target === target);
-    this.height = 190;
-    let [low, high] = [Infinity, 0];
-    const run = data.run;
-    for (const lane of this.lanes) {
-      for (let at = lane.cellAt; at < lane.cellAt + lane.strips.length * run.columns; at += 1) {
-        if (data.cells.low[at]) {
-          low = Math.min(low, data.cells.low[at]);
-          high = Math.max(high, data.cells.high[at]);
-        }
-      }
-    }
-    this.low = low === Infinity ? 0.1 : codeToMs(low, run) / 1.3;
-    this.high = low === Infinity ? 10 : codeToMs(high, run) * 1.3;
-  }
-
-  y(ms) {
-    const share = Math.log(ms / this.low) / Math.log(this.high / this.low);
-    const bottom = this.height - 22;
-    return bottom - Math.min(1, Math.max(0, share)) * (bottom - TOP - 10);
-  }
-
-  draw(colours) {
-    const width = this.fit(this.height);
-    const bottom = this.height - 22;
-    this.axis(colours, bottom);
-    for (let power = Math.ceil(Math.log10(this.low)); Math.pow(10, power) <= this.high; power += 1) {
-      const ms = Math.pow(10, power);
-      this.context.fillStyle = colours.line;
-      this.context.fillRect(LEFT, Math.round(this.y(ms)), this.right - LEFT, 1);
-      this.add("text", { x: LEFT - 8, y: this.y(ms) + 4, "text-anchor": "end" },
-        (ms >= 1 ? String(ms) : ms.toFixed(-power)) + " ms");
-    }
-    const context = this.context;
-    const run = this.data.run;
-    this.lanes.forEach((lane, number) => {
-      const colour = colours.series[number % colours.series.length];
-      this.add("text", { x: 2, y: TOP + 14 + number * 14, style: "fill: " + colour }, shorten("■ " + lane.name, 22));
-      for (let x = LEFT; x < width - RIGHT; x += 1) {
-        const [from, to] = [this.time(x), this.time(x + 1)];
-        if (to <= 0 || from >= run.span_ns) {
-          continue;
-        }
-        const [a, b] = columnsOf(run, from, to);
-        let [low, high, bits] = [0, 0, 0];
-        for (let strip = 0; strip < lane.strips.length; strip += 1) {
-          const cell = together(this.data, lane, strip, a, b);
-          bits |= cell.bits;
-          if (cell.low && (!low || cell.low < low)) {
-            low = cell.low;
-          }
-          high = Math.max(high, cell.high);
-        }
-        if (high) {
-          const [top, foot] = [this.y(codeToMs(high, run)), this.y(codeToMs(low, run))];
-          context.fillStyle = colour;
-          context.globalAlpha = 0.75;
-          context.fillRect(x, top - 0.75, 1, Math.max(1.5, foot - top + 1.5));
-          context.globalAlpha = 1;
-        }
-        if (bits & BITS.bad) {
-          context.fillStyle = colours.causes[1];
-          context.fillRect(x, TOP + 2, 1, 5);
-        }
-      }
-    });
-    this.add("text", { x: LEFT - 8, y: TOP + 9, "text-anchor": "end" }, "not answered");
-    this.faults(run.faults, bottom);
-  }
 }

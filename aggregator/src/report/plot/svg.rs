@@ -98,6 +98,18 @@ impl Svg {
         }
     }
 
+    /// A circle with a text that shows when it is pointed at.
+    pub fn circle(&mut self, at: (f64, f64), radius: f64, class: &str, title: &str) {
+        let _ = writeln!(
+            self.out,
+            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius:.1}\" class=\"{}\"><title>{}</title></circle>",
+            at.0,
+            at.1,
+            escape(class),
+            escape(title)
+        );
+    }
+
     /// A line through points.
     pub fn path(&mut self, points: &[(f64, f64)], class: &str, is_closed: bool) {
         if points.is_empty() {

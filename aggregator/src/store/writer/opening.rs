@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::RunStore;
+use crate::store::buffer::Buffer;
 use crate::store::disk::{Disk, part_number, sweep};
 use crate::store::error::StoreError;
 use crate::store::footer::StreamKey;
@@ -47,7 +48,7 @@ impl RunStore {
             losses: Vec::new(),
             losses_changed: false,
             positions: Positions::default(),
-            samples: Vec::new(),
+            samples: Buffer::default(),
             sample_ranges: Vec::new(),
             hosts: Vec::new(),
             host_ranges: Vec::new(),

@@ -66,7 +66,7 @@ function drawStrip(canvas, colours, lane, faults, from, to, chosen) {
   const x = (ns) => ((ns - from) / (to - from)) * width;
   context.fillStyle = colours.panel;
   context.fillRect(0, 0, width, height);
-  drawFaults(context, colours, faults, x, height);
+  drawSpans(context, colours, faults, x, height);
   const last = Math.floor(to / BIN_NS);
   const first = Math.max(Math.floor(from / BIN_NS), lane.first());
   for (let at = first; at <= last; at += 1) {
@@ -81,6 +81,13 @@ function drawStrip(canvas, colours, lane, faults, from, to, chosen) {
     context.fillStyle = colour;
     context.fillRect(left, height - tall, right - left, tall);
   }
+  for (const fault of faults) {
+    const wide = fault.is_mark ? 1 : 2;
+    context.fillStyle = colours.panel;
+    context.fillRect(Math.round(x(fault.asked_ns)) - 1, 0, wide + 2, height);
+    context.fillStyle = colours.fault;
+    context.fillRect(Math.round(x(fault.asked_ns)), 0, wide, height);
+  }
   if (chosen !== null && chosen >= first && chosen <= last) {
     context.strokeStyle = colours.ink;
     context.lineWidth = 2;
@@ -88,7 +95,8 @@ function drawStrip(canvas, colours, lane, faults, from, to, chosen) {
   }
 }
 
-function drawFaults(context, colours, faults, x, height) {
+/** How long faults lasted, below the data; their lines go above it. */
+function drawSpans(context, colours, faults, x, height) {
   for (const fault of faults) {
     const area = (from, until, alpha) => {
       if (until > from) {
@@ -103,8 +111,6 @@ function drawFaults(context, colours, faults, x, height) {
     if (fault.cleared_ns !== null) {
       area(seen, fault.cleared_ns, 0.12);
     }
-    context.fillStyle = colours.fault;
-    context.fillRect(Math.round(x(fault.asked_ns)), 0, fault.is_mark ? 1 : 2, height);
   }
 }
 

@@ -206,7 +206,7 @@ function tell() {
     setText(row.p50, "p50 " + ms(told.p50_ns));
     setText(row.p99, "p99 " + ms(told.p99_ns));
     setText(row.bad, told.bad + " bad, " + told.late + " late in " + told.stretches + " stretches"
-      + (told.bad_clients > 0 ? ", " + told.bad_clients + " clients bad at their last probe" : "")
+      + (told.bad_clients > 0 ? ", " + told.bad_clients + (told.bad_clients === 1 ? " client" : " clients") + " bad at the last probe" : "")
       + (told.void > 0 ? ", " + told.void + " void (the agent's own trouble)" : ""));
     setText(row.error, told.last_error === "" ? "" : "newest error: " + told.last_error);
     const label = "strip of " + name;

@@ -19,6 +19,8 @@ pub(in crate::commands) struct Chosen {
     pub(in crate::commands) runtime: RuntimeKind,
     /// Whether the timeline is played again and again.
     pub(super) repeat: Option<repeat::Settings>,
+    /// No block characters.
+    pub(super) ascii: bool,
     /// Said before anything starts.
     pub(super) notes: Vec<String>,
     /// What the command line changes about the scenario, kept with the run.
@@ -110,6 +112,7 @@ pub(in crate::commands) fn choose(options: &Run) -> Result<Chosen> {
         scenario,
         notes,
         changes: changes(options),
+        ascii: options.ascii,
     })
 }
 

@@ -33,10 +33,15 @@ impl Record for ToAggregator {
     }
 }
 
+/// How long the agent's word of its begin may take to become durable: it is sealed
+/// within a second, sent, and written.
+const ORIGIN_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_FOR_ORIGIN: Duration = Duration::from_millis(20);
+
 /// When the agent's first slot was due, as soon as the run's manifest says so.
 pub(super) async fn origin_of(folder: &Path, clock: &dyn Clock) -> Option<i64> {
     let key = serde_json::to_value(clock.key()).ok()?;
-    for _ in 0..100 {
+    for _ in 0..ORIGIN_WITHIN.as_millis() / LOOK_FOR_ORIGIN.as_millis() {
         let origin = std::fs::read_to_string(folder.join("manifest.json"))
             .ok()
             .and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok())
@@ -47,7 +52,7 @@ pub(super) async fn origin_of(folder: &Path, clock: &dyn Clock) -> Option<i64> {
         if origin.is_some() {
             return origin;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(LOOK_FOR_ORIGIN).await;
     }
     None
 }
@@ -67,6 +72,7 @@ pub(super) async fn watch(
     origin_ns: i64,
     clock: &Arc<dyn Clock>,
     signals: &mut Signals,
+    ascii: bool,
 ) -> Option<Problem> {
     let span = i64::try_from(scenario.duration_ns).unwrap_or(i64::MAX);
     let end_ns = origin_ns
@@ -80,11 +86,17 @@ pub(super) async fn watch(
         .filter_map(|subject| Some((subject.identity.clone()?, subject.name.clone())))
         .collect();
     let first = due.first().map_or_else(
-        || "nothing is done".to_owned(),
+        || match &repeater {
+            Some(_) => "next: the first repetition".to_owned(),
+            None => "nothing is done".to_owned(),
+        },
         |step| format!("next: {} `{}`", step.action, step.subject),
     );
     let mut progress = Progress::new(target_names(scenario), names, scenario.duration_ns, first);
-    let mut screen = Screen::new();
+    if repeater.is_some() {
+        progress = progress.at_most();
+    }
+    let mut screen = Screen::new(ascii);
     let mut record = ToAggregator {
         control: up.services.control.clone(),
         run_id: run_id.to_owned(),
@@ -149,9 +161,10 @@ pub(super) async fn watch(
             }
             reading = reading => match reading {
                 Some(reading) => {
-                    progress.update(&reading);
+                    let now = elapsed(clock.raw_ns());
+                    progress.update(&reading, now);
                     show.send_replace(reading);
-                    screen.show(&progress, elapsed(clock.raw_ns()));
+                    screen.show(&progress, now);
                 }
                 // Progress is a comfort; the run goes on without.
                 None => readings = None,

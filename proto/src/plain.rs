@@ -16,6 +16,26 @@ pub fn visible(text: &str) -> String {
     out
 }
 
+/// Narrower than that nothing is laid out: terminals break such lines themselves.
+const LEAST_WIDTH: usize = 30;
+
+/// How many columns there are: the terminal's, else what `COLUMNS` says, which
+/// shells keep to themselves, so that whoever exports it means it.
+pub fn columns(terminal: Option<usize>, variable: Option<&str>) -> Option<usize> {
+    terminal
+        .filter(|columns| *columns > 0)
+        .or_else(|| variable?.trim().parse().ok())
+        .map(|columns: usize| columns.clamp(LEAST_WIDTH, 1_000))
+}
+
+/// Text for a stream with so many columns; unbroken where nobody said how many.
+pub fn fitted(text: &str, columns: Option<usize>) -> String {
+    match columns {
+        Some(columns) => wrapped(text, columns),
+        None => text.to_owned(),
+    }
+}
+
 /// Breaks lines between words so that they fit into `width` columns; what
 /// continues a line is indented further than it. A word that is longer stays
 /// whole: a path that was broken could not be copied.
@@ -59,6 +79,17 @@ mod tests {
             visible("a\u{1b}[2Jb\u{9b}\r\n\tü"),
             "a\\u{1b}[2Jb\\u{9b}\\r\n\tü"
         );
+    }
+
+    #[test]
+    fn the_terminal_says_how_many_columns_else_the_variable() {
+        assert_eq!(columns(Some(120), Some("80")), Some(120));
+        assert_eq!(columns(Some(0), Some("80")), Some(80));
+        assert_eq!(columns(None, Some(" 132 ")), Some(132));
+        assert_eq!(columns(None, Some("wide")), None);
+        assert_eq!(columns(None, Some("1")), Some(LEAST_WIDTH));
+        assert_eq!(columns(None, None), None);
+        assert_eq!(fitted("a b", None), "a b");
     }
 
     #[test]
