@@ -23,6 +23,8 @@ pub struct Cli {
 pub enum Command {
     /// Run a scenario and print its summary
     Run(Box<Run>),
+    /// Run several scenarios with several proxies and put them side by side
+    Matrix(Box<Matrix>),
     /// Measure what proxies cost when nothing fails, against the server alone
     Overhead(Box<crate::overhead::options::Options>),
     /// Measure gapscope's own speed, beside other programs
@@ -58,14 +60,14 @@ pub struct Up {
     /// Name of a shipped scenario, or a file; its timeline is not played
     #[arg(default_value = "switchover")]
     pub scenario: String,
-    /// What the lab is made of: our own backends and proxies, or real programs
+    /// What the lab is made of: our own backends and proxies, real programs, containers
     #[arg(long, value_parser = word(RuntimeKind::WORDS, RuntimeKind::from_word))]
     pub runtime: Option<RuntimeKind>,
     /// What serves
     #[arg(long, value_parser = word(BackendKind::WORDS, BackendKind::from_word))]
     pub backend: Option<BackendKind>,
     /// A proxy, instead of the scenario's (may be given more than once)
-    #[arg(long, value_name = "NAME", value_parser = word(ProxyKind::WORDS, ProxyKind::from_word))]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = word(ProxyKind::WORDS, ProxyKind::from_word))]
     pub proxy: Vec<ProxyKind>,
     /// Where a program is: haproxy, mariadbd, mariadb-install-db
     #[arg(long, value_name = "NAME=PATH", value_parser = parse_named)]
@@ -100,19 +102,54 @@ impl Up {
     }
 }
 
+/// Options of `matrix`.
+#[derive(Debug, Args)]
+pub struct Matrix {
+    /// Names of shipped scenarios, or files
+    #[arg(required = true)]
+    pub scenario: Vec<String>,
+    /// A proxy (give it again for each, or several with commas)
+    #[arg(long, value_name = "NAME", required = true, value_delimiter = ',', value_parser = word(ProxyKind::WORDS, ProxyKind::from_word))]
+    pub proxy: Vec<ProxyKind>,
+    /// Each proxy in a run of its own, with servers of its own
+    #[arg(long)]
+    pub solo: bool,
+    /// What the labs are made of: our own backends and proxies, real programs, containers
+    #[arg(long, value_parser = word(RuntimeKind::WORDS, RuntimeKind::from_word))]
+    pub runtime: Option<RuntimeKind>,
+    /// What serves
+    #[arg(long, value_parser = word(BackendKind::WORDS, BackendKind::from_word))]
+    pub backend: Option<BackendKind>,
+    /// Where a program is: haproxy, mariadbd, mariadb-install-db
+    #[arg(long, value_name = "NAME=PATH", value_parser = parse_named)]
+    pub program: Vec<(String, PathBuf)>,
+    /// Where run folders go
+    #[arg(long, value_name = "DIR", default_value = "./runs")]
+    pub data: PathBuf,
+    /// Divide all times of the timelines, and the runs', by this
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub faster: Option<u32>,
+    /// Play each timeline this often
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: Option<u32>,
+    /// How to print the matrix
+    #[arg(long, default_value = "text")]
+    pub format: Format,
+}
+
 /// Options of `run`.
 #[derive(Debug, Args)]
 pub struct Run {
     /// Name of a shipped scenario, or a file
     pub scenario: String,
-    /// What the lab is made of: our own backends and proxies, or real programs
+    /// What the lab is made of: our own backends and proxies, real programs, containers
     #[arg(long, value_parser = word(RuntimeKind::WORDS, RuntimeKind::from_word))]
     pub runtime: Option<RuntimeKind>,
     /// What serves
     #[arg(long, value_parser = word(BackendKind::WORDS, BackendKind::from_word))]
     pub backend: Option<BackendKind>,
     /// A proxy, instead of the scenario's (may be given more than once)
-    #[arg(long, value_name = "NAME", value_parser = word(ProxyKind::WORDS, ProxyKind::from_word))]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = word(ProxyKind::WORDS, ProxyKind::from_word))]
     pub proxy: Vec<ProxyKind>,
     /// Where a program is: haproxy, mariadbd, mariadb-install-db
     #[arg(long, value_name = "NAME=PATH", value_parser = parse_named)]

@@ -5,6 +5,7 @@ pub mod check;
 pub mod doctor;
 pub mod down;
 pub mod list;
+pub mod matrix;
 pub mod overhead;
 pub mod run;
 pub mod up;

@@ -8,6 +8,8 @@ pub mod exit {
     pub const FAILURE: u8 = 1;
     /// The command line or the scenario is wrong.
     pub const USAGE: u8 = 2;
+    /// Nothing was exposed to a fault, or data was lost.
+    pub const NOTHING_TESTED: u8 = 4;
 }
 
 /// What failed, with a hint and the program's exit code.

@@ -152,6 +152,9 @@ pub fn janitor(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     }
     leftovers::kill_processes(&owner);
     crate::runtime::process::net::remove_all(&owner);
+    if owner.folder.join("docker").exists() {
+        crate::runtime::docker::engine::remove_all(&owner);
+    }
     // What was killed may take its time to go, and write while it does.
     for _ in 0..50 {
         match std::fs::remove_dir_all(&owner.folder) {

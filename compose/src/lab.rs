@@ -10,15 +10,17 @@ use crate::children::Itself;
 use crate::error::{Problem, Result};
 use crate::folder::LabFolder;
 use crate::login::until_it_answers;
+use crate::runtime::docker::Composition;
 use crate::runtime::embedded::{EmbeddedBackend, EmbeddedProxy};
-use crate::runtime::process::custom::{self, Custom};
 use crate::runtime::process::find::Named;
-use crate::runtime::process::haproxy::Haproxy;
-use crate::runtime::process::mariadb::{self, Mariadb};
-use crate::runtime::process::nginx::{self, Nginx};
-use crate::runtime::process::{Host, haproxy, net};
+use crate::runtime::process::program::Program;
+use crate::runtime::process::server::{self, Server};
+use crate::runtime::process::sql::Dialect;
+use crate::runtime::process::{
+    Host, custom, haproxy, mysql_proxy, mysqlrouter, net, nginx, proxysql, tiproxy,
+};
 use crate::runtime::{Backend, Proxy};
-use crate::scenario::{BackendKind, ProxyKind, RuntimeKind, Scenario};
+use crate::scenario::{BackendKind, ProxyKind, ProxySpec, RuntimeKind, Scenario};
 use crate::witness::Login;
 
 /// See the module's description.
@@ -28,6 +30,8 @@ pub struct Lab {
     pub proxies: Vec<Box<dyn Proxy>>,
     /// In the scenario's order.
     pub backends: Vec<Box<dyn Backend>>,
+    /// What they are containers of, if they are.
+    composition: Option<Composition>,
     /// Who may log in everywhere.
     pub login: Login,
     /// Where everything temporary is.
@@ -38,6 +42,8 @@ pub struct Lab {
 pub struct Make<'a> {
     /// What it is made of.
     pub scenario: &'a Scenario,
+    /// What it is made of.
+    pub runtime: RuntimeKind,
     /// What kind its backends are.
     pub backend: BackendKind,
     /// How to start this program again.
@@ -55,18 +61,20 @@ impl Lab {
         let mut lab = Self {
             proxies: Vec::new(),
             backends: Vec::new(),
+            composition: None,
             login: Login {
                 user: "gapscope".to_owned(),
                 password: format!("{:032x}", rand::random::<u128>()),
             },
             folder: LabFolder::make(&make.itself)?,
         };
-        let needs_programs = make.backend == BackendKind::Mariadb
-            || make
-                .scenario
-                .proxies
-                .iter()
-                .any(|proxy| proxy.kind.runtime() == RuntimeKind::Process);
+        if make.runtime == RuntimeKind::Docker {
+            lab.compose(&make, &mut say).await?;
+            return Ok(lab);
+        }
+        let is_real = |spec: &ProxySpec| !spec.kind.is_embedded();
+        let needs_programs =
+            Dialect::of(make.backend).is_some() || make.scenario.proxies.iter().any(is_real);
         let host = if needs_programs {
             Some(Host::new(
                 lab.folder.itself().clone(),
@@ -76,31 +84,53 @@ impl Lab {
         } else {
             None
         };
-        if let Some(host) = &host
-            && make
-                .scenario
-                .proxies
-                .iter()
-                .any(|proxy| proxy.kind.runtime() == RuntimeKind::Process)
-        {
+        if let Some(host) = &host {
             // Before the seconds that a database takes.
             for spec in &make.scenario.proxies {
-                match spec.kind {
-                    ProxyKind::Command => {
-                        if let Some(custom) = &spec.custom {
-                            custom::find(custom)?;
-                        }
-                    }
-                    ProxyKind::Nginx => drop(nginx::find(host)?),
-                    kind if kind.runtime() == RuntimeKind::Process => drop(haproxy::find(host)?),
-                    _ => {}
-                }
+                find_program(host, spec)?;
             }
         }
         lab.bring_backends_up(&make, host.as_ref(), &mut say)
             .await?;
         lab.bring_proxies_up(&make, host.as_ref(), &mut say).await?;
         Ok(lab)
+    }
+
+    /// The same in containers.
+    async fn compose(&mut self, make: &Make<'_>, say: &mut impl FnMut(&str)) -> Result<()> {
+        let composition = Composition::prepare(
+            (&self.folder, &make.named),
+            make.scenario,
+            make.backend,
+            &self.login,
+            Arc::clone(&make.clock),
+            &mut *say,
+        )
+        .await?;
+        let composition = self.composition.insert(composition);
+        say("starting the servers' containers");
+        for backend in composition.backends().await? {
+            said(
+                say,
+                "backend",
+                backend.name(),
+                &backend.program(),
+                backend.address(),
+            );
+            self.backends.push(backend);
+        }
+        for spec in &make.scenario.proxies {
+            let proxy = composition.proxy(spec).await?;
+            said(
+                say,
+                "proxy",
+                proxy.name(),
+                &proxy.program(),
+                proxy.address(),
+            );
+            self.proxies.push(proxy);
+        }
+        Ok(())
     }
 
     async fn bring_backends_up(
@@ -115,29 +145,34 @@ impl Lab {
             .timeline
             .iter()
             .any(|step| step.action.cuts_off());
-        let tools = match (make.backend, cuts) {
-            (BackendKind::Mariadb, true) => {
-                Some(net::Tools::find(&make.named).map_err(Problem::usage)?)
-            }
-            _ => None,
+        let dialect = Dialect::of(make.backend);
+        let tools = if dialect.is_some() && cuts {
+            Some(net::Tools::find(&make.named).map_err(Problem::usage)?)
+        } else {
+            None
         };
         for (name, server_id) in make.scenario.backends.iter().zip(1u32..) {
-            let backend: Box<dyn Backend> = match (make.backend, host) {
-                (BackendKind::Mariadb, Some(host)) => {
+            let backend: Box<dyn Backend> = match (dialect, host) {
+                (Some(dialect), Some(host)) => {
                     if template.is_none() {
-                        say("making a data folder for MariaDB (some seconds)");
-                        let programs = mariadb::Programs::find(host)?;
-                        let data = mariadb::install(host, &programs, &self.folder).await?;
+                        let programs = server::Programs::find(host, dialect)?;
+                        if dialect != Dialect::Tidb {
+                            say(&format!(
+                                "making a data folder for {} (some seconds)",
+                                dialect.name()
+                            ));
+                        }
+                        let data = server::install(host, &programs, &self.folder).await?;
                         template = Some((programs, data));
                     }
                     let Some((programs, data)) = &template else {
-                        return Err(Problem::new("MariaDB's data folder is missing"));
+                        return Err(Problem::new("the servers' data folder is missing"));
                     };
-                    let server = Mariadb::start(
+                    let server = Server::start(
                         host,
                         programs,
                         &self.folder,
-                        data,
+                        data.as_deref(),
                         (name, server_id),
                         &self.login,
                         tools.as_ref(),
@@ -150,11 +185,7 @@ impl Lab {
                         .await?,
                 ),
             };
-            say(&format!(
-                "backend `{name}`: {} at {}",
-                backend.program(),
-                backend.address()
-            ));
+            said(say, "backend", name, &backend.program(), backend.address());
             self.backends.push(backend);
         }
         Ok(())
@@ -172,8 +203,8 @@ impl Lab {
             .map(|backend| (backend.name().to_owned(), backend.address()))
             .collect();
         for spec in &make.scenario.proxies {
-            let proxy: Box<dyn Proxy> = match (spec.kind, host) {
-                (kind, _) if kind.runtime() == RuntimeKind::Embedded => Box::new(
+            let proxy: Box<dyn Proxy> = match host {
+                _ if spec.kind.is_embedded() => Box::new(
                     EmbeddedProxy::start(
                         &spec.name,
                         spec.kind,
@@ -183,35 +214,15 @@ impl Lab {
                     )
                     .await?,
                 ),
-                (_, None) => {
+                None => {
                     return Err(Problem::new(format!(
                         "proxy `{}` is a real program, and nothing was prepared to start one",
                         spec.name
                     )));
                 }
-                (ProxyKind::Command, Some(host)) => {
-                    let custom = spec.custom.as_ref().ok_or_else(|| {
-                        Problem::usage(format!("proxy `{}` has no `command`", spec.name))
-                    })?;
-                    Box::new(
-                        Custom::start(host, &self.folder, &spec.name, custom, &behind, &self.login)
-                            .await?,
-                    )
+                Some(host) => {
+                    Box::new(start_program(host, &self.folder, spec, &behind, &self.login).await?)
                 }
-                (ProxyKind::Nginx, Some(host)) => Box::new(
-                    Nginx::start(host, &self.folder, &spec.name, &behind, &self.login).await?,
-                ),
-                (_, Some(host)) => Box::new(
-                    Haproxy::start(
-                        host,
-                        &self.folder,
-                        &spec.name,
-                        spec.kind,
-                        &behind,
-                        &self.login,
-                    )
-                    .await?,
-                ),
             };
             let deadline = make.clock.raw_ns() + 10_000_000_000;
             until_it_answers(
@@ -229,12 +240,7 @@ impl Lab {
                     proxy.address()
                 ))
             })?;
-            say(&format!(
-                "proxy `{}`: {} at {}",
-                spec.name,
-                proxy.program(),
-                proxy.address()
-            ));
+            said(say, "proxy", &spec.name, &proxy.program(), proxy.address());
             self.proxies.push(proxy);
         }
         Ok(())
@@ -264,5 +270,56 @@ impl Lab {
         for backend in &mut self.backends {
             backend.shut_down().await;
         }
+    }
+}
+
+fn said(say: &mut impl FnMut(&str), what: &str, name: &str, program: &str, address: SocketAddr) {
+    say(&format!("{what} `{name}`: {program} at {address}"));
+}
+
+/// Says early what is missing.
+fn find_program(host: &Host, spec: &ProxySpec) -> Result<()> {
+    match spec.kind {
+        ProxyKind::Command => spec
+            .custom
+            .as_ref()
+            .map_or(Ok(()), |custom| custom::find(custom).map(drop)),
+        ProxyKind::Nginx => nginx::find(host).map(drop),
+        ProxyKind::Proxysql => proxysql::find(host).map(drop),
+        ProxyKind::Tiproxy => tiproxy::find(host).map(drop),
+        ProxyKind::Mysqlrouter => mysqlrouter::find(host).map(drop),
+        ProxyKind::MysqlProxy => mysql_proxy::find(host).map(drop),
+        ProxyKind::Haproxy
+        | ProxyKind::HaproxyMysqlCheck
+        | ProxyKind::HaproxyMysqlCheckShutdown => haproxy::find(host).map(drop),
+        ProxyKind::L4Passthrough
+        | ProxyKind::L7Reconnecting
+        | ProxyKind::L7Migrating
+        | ProxyKind::L7Multiplexing => Ok(()),
+    }
+}
+
+async fn start_program(
+    host: &Host,
+    folder: &LabFolder,
+    spec: &ProxySpec,
+    behind: &[(String, SocketAddr)],
+    login: &Login,
+) -> Result<Program> {
+    let name = &spec.name;
+    match spec.kind {
+        ProxyKind::Command => {
+            let custom = spec
+                .custom
+                .as_ref()
+                .ok_or_else(|| Problem::usage(format!("proxy `{name}` has no `command`")))?;
+            custom::start(host, folder, name, custom, behind, login).await
+        }
+        ProxyKind::Nginx => nginx::start(host, folder, name, behind, login).await,
+        ProxyKind::Proxysql => proxysql::start(host, folder, name, behind, login).await,
+        ProxyKind::Tiproxy => tiproxy::start(host, folder, name, behind, login).await,
+        ProxyKind::Mysqlrouter => mysqlrouter::start(host, folder, name, behind, login).await,
+        ProxyKind::MysqlProxy => mysql_proxy::start(host, folder, name, behind, login).await,
+        kind => haproxy::start(host, folder, name, kind, behind, login).await,
     }
 }

@@ -182,15 +182,30 @@ fn signal_if(pid: i32, signal: Signal, is_it: impl Fn(i32) -> bool) -> bool {
     is_it(pid) && pidfd_send_signal(handle, signal).is_ok()
 }
 
-/// The folders of labs below `parent` that are this user's (or anybody's, for
-/// root), with their notes.
+/// Whether a lab is this user's: its folder is, or where that is gone one of its
+/// processes. Root's own ones run programs as other users, so that to root a lab
+/// without a folder is nobody else's.
+pub fn is_mine(owner: &Owner, processes: &[i32]) -> bool {
+    let me = rustix::process::geteuid();
+    match fs::symlink_metadata(&owner.folder) {
+        Ok(meta) => meta.uid() == me.as_raw(),
+        Err(_) => {
+            me.is_root()
+                || processes.iter().any(|pid| {
+                    fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| meta.uid() == me.as_raw())
+                })
+        }
+    }
+}
+
+/// The folders of labs below `parent` that are this user's, with their notes.
 pub fn folders(parent: &Path) -> Vec<Note> {
     let me = rustix::process::geteuid();
     let mut notes = Vec::new();
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         // Links could lead anywhere.
         let is_mine = fs::symlink_metadata(entry.path())
-            .is_ok_and(|meta| meta.is_dir() && (me.is_root() || meta.uid() == me.as_raw()));
+            .is_ok_and(|meta| meta.is_dir() && meta.uid() == me.as_raw());
         if !is_mine
             || !entry
                 .file_name()

@@ -22,6 +22,8 @@ pub mod identity;
 pub mod lab;
 pub mod leftovers;
 pub mod login;
+pub mod long_query;
+pub mod matrix;
 pub mod output;
 pub mod overhead;
 pub mod play;
@@ -93,6 +95,9 @@ fn dispatch(cli: Cli) -> Result<u8> {
             output::data(&commands::doctor::text(&program.into_iter().collect()));
         }
         Command::Run(options) => return threads()?.block_on(commands::run::run(&options)),
+        Command::Matrix(options) => {
+            return threads()?.block_on(commands::matrix::matrix(&options));
+        }
         Command::Overhead(options) => {
             return threads()?.block_on(commands::overhead::run(&options));
         }

@@ -7,6 +7,7 @@ use gapscope_proto::clock::Clock;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, OptsBuilder};
 
+use crate::runtime::process::sql::Dialect;
 use crate::witness::Login;
 
 /// What a server says of itself.
@@ -18,7 +19,8 @@ pub struct Answer {
     pub identity: Option<String>,
 }
 
-fn options(address: SocketAddr, login: &Login) -> Opts {
+/// How the lab connects: as given, nothing asked beyond it.
+pub(crate) fn options(address: SocketAddr, login: &Login) -> Opts {
     OptsBuilder::default()
         .ip_or_hostname(address.ip().to_string())
         .tcp_port(address.port())
@@ -78,6 +80,40 @@ pub async fn say(
         Ok(())
     };
     tokio::time::timeout(at_most, attempt)
+        .await
+        .unwrap_or_else(|_| {
+            let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            Err(mysql_async::Error::Io(mysql_async::IoError::Io(late)))
+        })
+}
+
+/// Ends every connection of `user` as an administrator does; tells how many.
+///
+/// # Errors
+/// What the server or the driver said.
+pub async fn cut_user(
+    dialect: Dialect,
+    address: SocketAddr,
+    admin: &Login,
+    user: &str,
+) -> Result<String, mysql_async::Error> {
+    const AT_MOST: Duration = Duration::from_secs(5);
+    if let Some(statement) = dialect.kill_user(user) {
+        say(address, admin, &statement, AT_MOST).await?;
+        return Ok("all".to_owned());
+    }
+    let one_by_one = async {
+        let mut conn = Conn::new(options(address, admin)).await?;
+        let ids: Vec<u64> = conn.query(Dialect::connections_of(user)).await?;
+        for id in &ids {
+            // One that has ended by itself meanwhile is no error.
+            let _ = conn.query_drop(format!("KILL {id}")).await;
+        }
+        // An error on the way out changes nothing.
+        let _ = conn.disconnect().await;
+        Ok(ids.len().to_string())
+    };
+    tokio::time::timeout(AT_MOST, one_by_one)
         .await
         .unwrap_or_else(|_| {
             let late = std::io::Error::from(std::io::ErrorKind::TimedOut);

@@ -12,18 +12,21 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 use gapscope_proto::clock::Clock;
 use gapscope_proto::fault::{Fault, FaultScope, Span, Subject};
+use tokio::task::JoinSet;
 
 use crate::clock_wait::until;
 use crate::error::{Problem, Result};
+use crate::long_query::{self, Ended};
 use crate::runtime::{Applied, Backend, Proxy};
 use crate::scenario::{Action, EVERY_PROXY};
 use crate::timeline::Due;
-use crate::view::{self, Change, Watching};
-use crate::witness::Seen;
+use crate::view::{self, Change, Kept, Watching};
+use crate::witness::{Login, Seen};
 
 /// Witnesses that must be there first are called this long before a step.
 const PREPARE_BEFORE_NS: i64 = 500_000_000;
@@ -51,12 +54,17 @@ pub struct Player<'a> {
     say: &'a mut dyn FnMut(&str),
     open: Vec<Open>,
     views: Option<Watching>,
+    /// Who asks; none if no long queries are.
+    login: Option<Login>,
+    /// Statements in flight.
+    long: JoinSet<Ended>,
 }
 
 enum Event {
     Due,
     Seen(usize, Option<Seen>),
     View(Option<Change>),
+    Long(Ended),
 }
 
 impl<'a> Player<'a> {
@@ -78,12 +86,20 @@ impl<'a> Player<'a> {
             say,
             open: Vec::new(),
             views: None,
+            login: None,
+            long: JoinSet::new(),
         }
     }
 
-    /// Also records when proxies change their minds about backends.
-    pub fn look_at_views(&mut self) {
-        self.views = Some(view::watch(self.proxies, &self.clock));
+    /// Who begins long queries.
+    pub fn ask_as(&mut self, login: Login) {
+        self.login = Some(login);
+    }
+
+    /// Also records when proxies change their minds about backends: each look goes to
+    /// `kept`, the changes into the run's notes unless `quiet`.
+    pub fn look_at_views(&mut self, kept: Kept, quiet: bool) {
+        self.views = Some(view::watch(self.proxies, &self.clock, kept, quiet));
     }
 
     /// Carries out `due`, in order, `origin_ns` being the run's start; then goes
@@ -108,6 +124,7 @@ impl<'a> Player<'a> {
     /// Carries one step out now.
     pub async fn carry_out(&mut self, step: &Due) -> Result<()> {
         let (applied, scope) = match step.action {
+            Action::LongQuery => return self.begin_long_queries(step),
             Action::Drain | Action::Undrain => self.drain(step).await?,
             _ if self.is_proxy(&step.subject) => {
                 (self.apply_to_proxies(step).await?, FaultScope::Proxy)
@@ -122,6 +139,33 @@ impl<'a> Player<'a> {
             ),
         };
         self.applied(step, applied, scope).await
+    }
+
+    fn begin_long_queries(&mut self, step: &Due) -> Result<()> {
+        let login = self
+            .login
+            .clone()
+            .ok_or_else(|| Problem::new("nobody is there to ask long queries"))?;
+        let lasts = Duration::from_nanos(step.lasts_ns.unwrap_or(0));
+        for proxy in self
+            .proxies
+            .iter()
+            .filter(|proxy| step.subject == EVERY_PROXY || proxy.name() == step.subject)
+        {
+            self.long.spawn(long_query::run(
+                proxy.name().to_owned(),
+                proxy.address(),
+                login.clone(),
+                lasts,
+                Arc::clone(&self.clock),
+            ));
+        }
+        (self.say)(&format!(
+            "a statement of {} s begins through {}",
+            lasts.as_secs_f64(),
+            step.subject
+        ));
+        Ok(())
     }
 
     /// One step, due `at_ns` after `origin_ns`.
@@ -165,7 +209,7 @@ impl<'a> Player<'a> {
             match viewer.look().await {
                 Err(why) => return Some(format!("proxy `{}` does not tell: {why}", proxy.name())),
                 Ok(beliefs) => {
-                    let doubt = beliefs.iter().find(|b| b.state != "UP");
+                    let doubt = beliefs.iter().find(|belief| !belief.is_up());
                     if let Some(doubt) = doubt {
                         return Some(format!(
                             "proxy `{}` holds `{}` for {}",
@@ -328,11 +372,17 @@ impl<'a> Player<'a> {
                 () = until(clock.as_ref(), at_ns) => Event::Due,
                 event = next_seen(&mut self.open) => event,
                 change = next_change(&mut self.views) => Event::View(change),
+                ended = next_ended(&mut self.long) => Event::Long(ended),
             };
             match event {
                 Event::Due => return Ok(()),
                 Event::View(Some(change)) => self.note_view(&change).await?,
                 Event::View(None) => self.views = None,
+                Event::Long(ended) => {
+                    (self.say)(&ended.detail);
+                    self.note("long_query", "", ended.when, &ended.detail)
+                        .await?;
+                }
                 Event::Seen(index, None) => self.open[index].seen = None,
                 Event::Seen(index, Some(seen)) => self.saw(index, seen).await?,
             }
@@ -470,6 +520,18 @@ async fn next_change(views: &mut Option<Watching>) -> Option<Change> {
     match views {
         Some(views) => views.changes.recv().await,
         None => std::future::pending().await,
+    }
+}
+
+/// The next long query that ends; waits for ever if there is none.
+async fn next_ended(long: &mut JoinSet<Ended>) -> Ended {
+    loop {
+        match long.join_next().await {
+            Some(Ok(ended)) => return ended,
+            // It was dropped, or it panicked and said so.
+            Some(Err(_)) => {}
+            None => std::future::pending::<()>().await,
+        }
     }
 }
 

@@ -38,6 +38,7 @@ pub async fn all(
             action,
             subject: subject.to_owned(),
             grace_ns: None,
+            lasts_ns: None,
         };
         match backend.apply(&step).await {
             Ok(_) => say(&format!(
@@ -62,6 +63,7 @@ mod tests {
             action,
             subject: subject.to_owned(),
             grace_ns: None,
+            lasts_ns: None,
         };
         let due = [
             step(1, Action::Stop, "a"),

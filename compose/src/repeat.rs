@@ -142,6 +142,7 @@ fn undoing(done: &[Due]) -> Vec<Due> {
                 action: by,
                 subject: step.subject.clone(),
                 grace_ns: None,
+                lasts_ns: None,
             });
         }
     }
@@ -387,6 +388,7 @@ mod tests {
             action,
             subject: subject.to_owned(),
             grace_ns: None,
+            lasts_ns: None,
         }
     }
 

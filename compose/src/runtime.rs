@@ -4,6 +4,8 @@
 //! Whatever comes up here is the lab's own. Nothing that was running before is
 //! ever touched.
 
+pub mod admin;
+pub mod docker;
 pub mod embedded;
 pub mod process;
 
@@ -17,6 +19,9 @@ use crate::error::Result;
 use crate::scenario::{Action, BackendKind, ProxyKind, RuntimeKind};
 use crate::timeline::Due;
 use crate::witness::Seen;
+
+/// By how much `slow` slows where the scenario does not say.
+pub const DEFAULT_DELAY_NS: u64 = 500_000_000;
 
 /// What came of carrying out a step.
 #[derive(Debug)]
@@ -66,6 +71,14 @@ pub struct Belief {
     pub sessions: Option<u64>,
 }
 
+impl Belief {
+    /// Whether it would give the backend work: the words of HAProxy and ours, of
+    /// ProxySQL, of TiProxy.
+    pub fn is_up(&self) -> bool {
+        matches!(self.state.as_str(), "UP" | "ONLINE" | "healthy")
+    }
+}
+
 /// What is waited for of a proxy that looks at its backends.
 pub type Beliefs = std::result::Result<Vec<Belief>, String>;
 
@@ -100,6 +113,7 @@ pub const fn default_backend(runtime: RuntimeKind) -> BackendKind {
     match runtime {
         RuntimeKind::Embedded => BackendKind::Embedded,
         RuntimeKind::Process => BackendKind::Mariadb,
+        RuntimeKind::Docker => BackendKind::Tidb,
     }
 }
 
@@ -108,5 +122,6 @@ pub const fn default_proxies(runtime: RuntimeKind) -> &'static [ProxyKind] {
     match runtime {
         RuntimeKind::Embedded => &[ProxyKind::L4Passthrough, ProxyKind::L7Reconnecting],
         RuntimeKind::Process => &[ProxyKind::Haproxy],
+        RuntimeKind::Docker => &[ProxyKind::Tiproxy, ProxyKind::Haproxy, ProxyKind::Proxysql],
     }
 }

@@ -60,6 +60,8 @@ words!(
         Embedded = "embedded",
         /// Real programs found on PATH or named by path.
         Process = "process",
+        /// Containers that a container engine on this host runs.
+        Docker = "docker",
     }
 );
 
@@ -70,6 +72,12 @@ words!(
         Embedded = "embedded",
         /// A real MariaDB server.
         Mariadb = "mariadb",
+        /// A real MySQL server.
+        Mysqld = "mysqld",
+        /// A real TiDB server with its storage inside (unistore).
+        Tidb = "tidb",
+        /// TiDB servers that share PD, TiKV and a signing certificate.
+        TidbCluster = "tidb-cluster",
     }
 );
 
@@ -92,24 +100,55 @@ words!(
         HaproxyMysqlCheckShutdown = "haproxy-mysql-check-shutdown",
         /// nginx with its stream module.
         Nginx = "nginx",
+        /// ProxySQL, both servers in one hostgroup.
+        Proxysql = "proxysql",
+        /// TiProxy in static mode.
+        Tiproxy = "tiproxy",
+        /// MySQL Router, `first-available`.
+        Mysqlrouter = "mysqlrouter",
+        /// The old MySQL Proxy, with a Lua script that prefers the first backend.
+        MysqlProxy = "mysql-proxy",
         /// Whatever the scenario's `command` and `config` say.
         Command = "command",
     }
 );
 
 impl ProxyKind {
-    /// The runtime whose proxy this is.
-    pub const fn runtime(self) -> RuntimeKind {
-        match self {
-            Self::L4Passthrough
-            | Self::L7Reconnecting
-            | Self::L7Migrating
-            | Self::L7Multiplexing => RuntimeKind::Embedded,
-            Self::Haproxy
-            | Self::HaproxyMysqlCheck
-            | Self::HaproxyMysqlCheckShutdown
-            | Self::Nginx
-            | Self::Command => RuntimeKind::Process,
+    /// Whether it is one of our own, inside the lab's process.
+    pub const fn is_embedded(self) -> bool {
+        matches!(
+            self,
+            Self::L4Passthrough | Self::L7Reconnecting | Self::L7Migrating | Self::L7Multiplexing
+        )
+    }
+
+    /// Whether a runtime has it.
+    pub const fn runs_in(self, runtime: RuntimeKind) -> bool {
+        match runtime {
+            RuntimeKind::Embedded => self.is_embedded(),
+            RuntimeKind::Process => !self.is_embedded(),
+            RuntimeKind::Docker => matches!(
+                self,
+                Self::Haproxy
+                    | Self::HaproxyMysqlCheck
+                    | Self::HaproxyMysqlCheckShutdown
+                    | Self::Proxysql
+                    | Self::Tiproxy
+            ),
+        }
+    }
+}
+
+impl BackendKind {
+    /// Whether a runtime has it.
+    pub const fn runs_in(self, runtime: RuntimeKind) -> bool {
+        match runtime {
+            RuntimeKind::Embedded => matches!(self, Self::Embedded),
+            // Real proxies in front of our own servers are of use too.
+            RuntimeKind::Process => !matches!(self, Self::TidbCluster),
+            RuntimeKind::Docker => {
+                matches!(self, Self::Mariadb | Self::Tidb | Self::TidbCluster)
+            }
         }
     }
 }
@@ -125,11 +164,13 @@ words!(
         Hang = "hang",
         /// Cuts it off: packets vanish, nothing refuses.
         BlackHole = "black_hole",
-        /// Its answers vanish; it still hears. Real programs only.
+        /// Its answers vanish; it still hears.
         Mute = "mute",
         /// Every packet to it is answered with a reset. Real programs only.
         Reject = "reject",
-        /// Undoes a `hang`, `black_hole`, `mute` or `reject`.
+        /// Everything it does takes longer, by the step's `delay`.
+        Slow = "slow",
+        /// Undoes a `hang`, `black_hole`, `mute`, `reject` or `slow`.
         Resume = "resume",
         /// Starts a stopped or killed subject again.
         Start = "start",
@@ -140,17 +181,27 @@ words!(
         Drain = "drain",
         /// Undoes a `drain`.
         Undrain = "undrain",
+        /// A statement that takes the step's `duration` is begun through each proxy;
+        /// what becomes of it is noted.
+        LongQuery = "long_query",
     }
 );
 
 impl Action {
     /// Those that a command line may ask for instead of a scenario's.
-    pub const FAULTS: &'static [&'static str] =
-        &["stop", "kill", "hang", "black_hole", "mute", "reject"];
+    pub const FAULTS: &'static [&'static str] = &[
+        "stop",
+        "kill",
+        "hang",
+        "black_hole",
+        "mute",
+        "reject",
+        "slow",
+    ];
 
     /// Whether this hurts; the others undo or prepare.
     pub const fn is_fault(self) -> bool {
-        matches!(self, Self::Stop | Self::Kill | Self::Hang) || self.cuts_off()
+        matches!(self, Self::Stop | Self::Kill | Self::Hang | Self::Slow) || self.cuts_off()
     }
 
     /// Whether it is done to packets.
@@ -160,16 +211,18 @@ impl Action {
 
     /// Whether a `duration` can undo it.
     pub const fn takes_duration(self) -> bool {
-        self.is_fault() || matches!(self, Self::Restart | Self::Drain)
+        self.is_fault() || matches!(self, Self::Restart | Self::Drain | Self::LongQuery)
     }
 
     /// What undoes it.
     pub const fn undone_by(self) -> Option<Self> {
         match self {
             Self::Stop | Self::Kill | Self::Restart => Some(Self::Start),
-            Self::Hang | Self::BlackHole | Self::Mute | Self::Reject => Some(Self::Resume),
+            Self::Hang | Self::BlackHole | Self::Mute | Self::Reject | Self::Slow => {
+                Some(Self::Resume)
+            }
             Self::Drain => Some(Self::Undrain),
-            Self::Resume | Self::Start | Self::Undrain => None,
+            Self::Resume | Self::Start | Self::Undrain | Self::LongQuery => None,
         }
     }
 }
@@ -275,6 +328,8 @@ pub struct Step {
     /// Of a `stop`: killed if it is still there after this long, as `docker stop`
     /// does.
     pub grace_ns: Option<u64>,
+    /// Of a `slow`: by how much.
+    pub delay_ns: Option<u64>,
     /// Where it stands in the file.
     pub line: usize,
 }

@@ -19,6 +19,8 @@ pub struct Due {
     pub subject: String,
     /// Of a `stop`: killed if it is still there after this long.
     pub grace_ns: Option<u64>,
+    /// Of a `slow`: by how much. Of a `long_query`: how long it takes.
+    pub lasts_ns: Option<u64>,
 }
 
 /// Draws the times of all steps and adds what undoes those with a duration.
@@ -44,6 +46,10 @@ pub fn schedule(steps: &[Step], mut draw: impl FnMut(u64) -> u64) -> Vec<Due> {
             action,
             subject: step.subject.clone(),
             grace_ns: step.grace_ns,
+            lasts_ns: match step.action {
+                Action::LongQuery => step.duration_ns,
+                _ => step.delay_ns,
+            },
         });
         if let (Some(after), Some(undo)) = (lasts, step.action.undone_by()) {
             due.push(Due {
@@ -51,6 +57,7 @@ pub fn schedule(steps: &[Step], mut draw: impl FnMut(u64) -> u64) -> Vec<Due> {
                 action: undo,
                 subject: step.subject.clone(),
                 grace_ns: None,
+                lasts_ns: None,
             });
         }
     }
@@ -80,6 +87,7 @@ mod tests {
             jitter_ns,
             duration_ns,
             grace_ns: None,
+            delay_ns: None,
             line: 1,
         }
     }

@@ -8,6 +8,8 @@
 //!
 //! What it cannot know: changes that are undone between two looks.
 
+mod kept;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ use gapscope_proto::fault::Span;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+pub use self::kept::Kept;
 use crate::runtime::{Belief, Proxy};
 
 /// Pause between two looks.
@@ -79,8 +82,14 @@ pub struct Watching {
     _tasks: JoinSet<()>,
 }
 
-/// Looks at all proxies that can be asked.
-pub fn watch(proxies: &[Box<dyn Proxy>], clock: &Arc<dyn Clock>) -> Watching {
+/// Looks at all proxies that can be asked. Each look goes to `kept`; changes are told
+/// of unless `quiet`.
+pub fn watch(
+    proxies: &[Box<dyn Proxy>],
+    clock: &Arc<dyn Clock>,
+    kept: Kept,
+    quiet: bool,
+) -> Watching {
     let (telling, changes_seen) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
     for proxy in proxies {
@@ -88,27 +97,38 @@ pub fn watch(proxies: &[Box<dyn Proxy>], clock: &Arc<dyn Clock>) -> Watching {
             continue;
         };
         let name = proxy.name().to_owned();
-        let (clock, telling) = (Arc::clone(clock), telling.clone());
+        let (clock, telling, kept) = (Arc::clone(clock), telling.clone(), kept.clone());
         tasks.spawn(async move {
             let mut known: Option<(i64, Vec<Belief>)> = None;
             let mut told = 0;
-            while told < MOST && !telling.is_closed() {
+            while !telling.is_closed() {
                 let begin = clock.raw_ns();
-                // While a proxy is down it has no view; that is no change of mind.
-                if let Ok(now) = viewer.look().await {
-                    let end = clock.raw_ns();
-                    if let Some((last, before)) = &known {
-                        let when = Span {
-                            earliest_ns: *last,
-                            latest_ns: end,
-                        };
-                        for change in changes(&name, before, &now, when) {
-                            told += 1;
-                            // An error means that nobody wants to know.
-                            let _ = telling.send(change);
+                let look = viewer.look().await;
+                let end = clock.raw_ns();
+                let this = Span {
+                    earliest_ns: begin,
+                    latest_ns: end,
+                };
+                match look {
+                    // While a proxy is down it has no view; that is no change of mind.
+                    Err(why) => kept.look(&name, this, Err(&why)),
+                    Ok(now) => {
+                        kept.look(&name, this, Ok(&now));
+                        if let Some((last, before)) = &known {
+                            let when = Span {
+                                earliest_ns: *last,
+                                latest_ns: end,
+                            };
+                            for change in changes(&name, before, &now, when) {
+                                told += 1;
+                                if !quiet && told <= MOST {
+                                    // An error means that nobody wants to know.
+                                    let _ = telling.send(change);
+                                }
+                            }
                         }
+                        known = Some((begin, now));
                     }
-                    known = Some((begin, now));
                 }
                 tokio::time::sleep(EVERY).await;
             }

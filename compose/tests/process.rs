@@ -18,7 +18,7 @@ use gapscope_lab::lab::{Lab, Make};
 use gapscope_lab::login::ask;
 use gapscope_lab::play::{Player, Record};
 use gapscope_lab::runtime::process::find::{Named, find};
-use gapscope_lab::scenario::{Action, BackendKind, Scenario};
+use gapscope_lab::scenario::{Action, BackendKind, RuntimeKind, Scenario};
 use gapscope_lab::timeline::Due;
 use gapscope_proto::clock::{Clock, SystemClock};
 use gapscope_proto::fault::{Fault, FaultScope, Span, Subject};
@@ -53,6 +53,7 @@ async fn lab(clock: &Arc<dyn Clock>) -> Lab {
     Lab::up(
         Make {
             scenario: &scenario(),
+            runtime: RuntimeKind::Process,
             backend: BackendKind::Mariadb,
             itself: Itself::at(lab_program()),
             named: Named::new(),
@@ -97,6 +98,7 @@ fn due(at_ms: u64, action: Action) -> Due {
         action,
         subject: "backend-1".to_owned(),
         grace_ns: None,
+        lasts_ns: None,
     }
 }
 

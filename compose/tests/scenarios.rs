@@ -21,8 +21,8 @@ fn run(scenario: &str, more: &[&str]) -> Ran {
     // A hang has to last longer than the checks take to notice it (4 s), and five
     // deaths in a row take their time on a busy host.
     let faster = match scenario {
-        "hung-quiet" | "cut-off" | "flapping" => "2",
-        "hung" => "3",
+        "hung-quiet" | "cut-off" | "flapping" | "half-cut" | "long-query" => "2",
+        "hung" | "slow" | "storm" => "3",
         _ => "5",
     };
     let output = common::lab()
@@ -249,6 +249,125 @@ fn a_restarted_proxy_hurts_all_its_clients() {
         ran.all_hurt(of(proxy, BARE), 0);
         ran.only(of(proxy, BARE), 0, &["dropped", "reconnected"]);
     }
+}
+
+#[test]
+fn after_a_storm_every_client_is_back() {
+    let ran = run("storm", &["--proxy", "l4-passthrough,l7-migrating"]);
+    assert_eq!(ran.steps(), ["kill", "start"]);
+    let storm = of("l4-passthrough", BARE);
+    ran.all_hurt(storm, 0);
+    let count = |what| ran.count("l4-passthrough", "reused", "bare", 0, what);
+    assert_eq!(count("held") + count("unmeasured"), 200, "{}", ran.said);
+    let fault = &ran.row("l4-passthrough", "reused", "bare")["faults"][0];
+    let lost = fault["fates"]["lost"].as_u64().unwrap_or_default();
+    // On a host that is too slow some are not back before the next fault.
+    assert!(lost < 200, "{fault}");
+    if lost == 0 {
+        assert!(
+            fault["after_asked_s"]["all_back"]["latest"].is_number(),
+            "the time until all are back is known: {fault}"
+        );
+    }
+    ran.only(of("l7-migrating", BARE), 0, &["switched", "stalled"]);
+}
+
+#[test]
+fn what_becomes_of_a_long_statement_is_noted() {
+    let ran = run("long-query", &[]);
+    assert_eq!(ran.steps(), ["stop"]);
+    for proxy in ["l4-passthrough", "l7-reconnecting", "l7-migrating"] {
+        let words = format!("SELECT SLEEP(7.5) through {proxy}: ");
+        assert!(ran.said.contains(&words), "{}", ran.said);
+    }
+    // The server ends it: nobody else has its answer.
+    let lost = "SELECT SLEEP(7.5) through l4-passthrough: failed after ";
+    assert!(ran.said.contains(lost), "{}", ran.said);
+    let notes = ran.summary["faults"]
+        .as_array()
+        .expect("faults")
+        .iter()
+        .filter(|fault| fault["step"] == "long_query" && fault["judged"] == false)
+        .count();
+    assert_eq!(notes, 4, "{}", ran.said);
+}
+
+#[test]
+fn a_slow_backend_stalls_clients_and_no_check_minds() {
+    let ran = run("slow", &[]);
+    assert_eq!(ran.steps(), ["slow"]);
+    ran.only(of("l4-passthrough", BARE), 0, &["stalled"]);
+    let fault = &ran.row("l4-passthrough", "reused", "bare")["faults"][0];
+    assert_eq!(fault["clients"]["none"], 0, "{fault}");
+    let noticed = ran.summary["faults"]
+        .as_array()
+        .expect("faults")
+        .iter()
+        .any(|fault| {
+            fault["step"] == "proxy_view"
+                && fault["detail"]
+                    .as_str()
+                    .is_some_and(|text| text.contains("l4-passthrough holds"))
+        });
+    assert!(
+        !noticed,
+        "it only asks whether it can connect: {}",
+        ran.said
+    );
+}
+
+#[test]
+fn half_a_cut_loses_answers_and_refuses_nobody() {
+    let ran = run("half-cut", &[]);
+    assert_eq!(ran.steps(), ["mute"]);
+    a_backend_lost(&ran);
+    let errors = ran.row("l4-passthrough", "reused", "bare")["errors"]
+        .as_array()
+        .expect("errors");
+    assert!(
+        errors.iter().all(|error| error["cause"] != "refused"),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn a_matrix_has_a_cell_for_each_scenario_and_proxy() {
+    let data = tempfile::tempdir().expect("a folder");
+    let output = common::lab()
+        .args(["matrix", "baseline", "killed", "--faster", "5"])
+        .args(["--proxy", "l4-passthrough,l7-migrating", "--format", "json"])
+        .arg("--data")
+        .arg(data.path())
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let matrix: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let cells = matrix["cells"].as_array().expect("cells");
+    assert_eq!(cells.len(), 4);
+    let killed = cells
+        .iter()
+        .find(|cell| cell["scenario"] == "killed" && cell["proxy"] == "l4-passthrough")
+        .expect("a cell");
+    assert_eq!(killed["state"], "measured");
+    let fault = &killed["faults"][0];
+    assert_eq!(fault["step"], "kill");
+    assert!(
+        ["down", "disrupted", "reconnected"].contains(&fault["verdict"].as_str().expect("a word")),
+        "{fault}"
+    );
+    assert!(fault["gap_s"].is_number(), "{fault}");
+    // Both were in one run, and what the proxies believed is kept with it.
+    let run = data
+        .path()
+        .join("runs")
+        .join(killed["run"].as_str().expect("an id"));
+    let run = if run.exists() {
+        run
+    } else {
+        data.path().join(killed["run"].as_str().expect("an id"))
+    };
+    assert!(run.join("proxy_view.parquet").exists(), "{said}");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //!          host/live/part-n         lag, clock exchanges, anchors, start and end
 //!          lag, clock_exchanges, clock_anchors, control .parquet   the same after the close
 //!          faults, losses .parquet  rewritten whole, atomically
+//!          proxy_view.parquet       a lab's: what proxies believed of their backends
 //! ```
 //!
 //! Each parquet file's footer says which seqs of which streams it covers
@@ -25,6 +26,7 @@ pub mod loss;
 pub mod manifest;
 pub mod merge;
 pub mod positions;
+pub mod proxy_view;
 pub mod reader;
 pub mod schema;
 pub mod verify;

@@ -7,6 +7,7 @@ use gapscope_aggregator::report::table::wrap;
 use super::scenario_text;
 use crate::duration;
 use crate::error::{Problem, Result};
+use crate::runtime::DEFAULT_DELAY_NS;
 use crate::scenario::{Action, Load, Scenario, target_names};
 use gapscope_proto::plain::visible;
 
@@ -101,11 +102,18 @@ pub fn steps_text(scenario: &Scenario) -> Vec<String> {
             if let Some(grace) = step.grace_ns {
                 text.push_str(&format!(", killed after {}", duration::text(grace)));
             }
+            if step.action == Action::Slow {
+                let delay = step.delay_ns.unwrap_or(DEFAULT_DELAY_NS);
+                text.push_str(&format!(", by {}", duration::text(delay)));
+            }
             match (step.action, step.duration_ns) {
                 (Action::Restart, down) => text.push_str(&format!(
                     ", down for {}",
                     down.map_or_else(|| "as long as that takes".to_owned(), duration::text)
                 )),
+                (Action::LongQuery, Some(lasts)) => {
+                    text.push_str(&format!(", which takes {}", duration::text(lasts)));
+                }
                 (_, Some(after)) => {
                     text.push_str(&format!(", undone after {}", duration::text(after)));
                 }

@@ -4,7 +4,11 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
+use crate::runtime::docker::engine::Engine;
+use crate::runtime::docker::files;
 use crate::runtime::process::find::{Named, find};
+use crate::runtime::process::version_in as number;
+use crate::scenario::{BackendKind, ProxyKind};
 
 struct Program {
     names: &'static [&'static str],
@@ -38,6 +42,42 @@ const PROGRAMS: &[Program] = &[
         version: "-v",
         use_for: "--proxy nginx",
         get: "apt install nginx-light libnginx-mod-stream",
+    },
+    Program {
+        names: &["proxysql"],
+        version: "--version",
+        use_for: "--proxy proxysql",
+        get: "packages are on proxysql.com",
+    },
+    Program {
+        names: &["tiproxy"],
+        version: "--version",
+        use_for: "--proxy tiproxy",
+        get: "it comes with TiUP",
+    },
+    Program {
+        names: &["mysqlrouter"],
+        version: "--version",
+        use_for: "--proxy mysqlrouter",
+        get: "apt install mysql-router",
+    },
+    Program {
+        names: &["mysql-proxy"],
+        version: "--version",
+        use_for: "--proxy mysql-proxy",
+        get: "its sources are public",
+    },
+    Program {
+        names: &["mysqld"],
+        version: "--version",
+        use_for: "--backend mysqld",
+        get: "apt install mysql-server",
+    },
+    Program {
+        names: &["tidb-server"],
+        version: "-V",
+        use_for: "--backend tidb",
+        get: "it comes with TiUP",
     },
     Program {
         names: &["ip"],
@@ -87,14 +127,59 @@ pub fn text(named: &Named) -> String {
         };
         writeln!(out, "{line}").expect("a String takes everything");
     }
+    out.push_str("\nRuntime docker\n");
+    match Engine::find(named) {
+        Ok(engine) => {
+            for (what, state) in [
+                ("engine", format!("answers, version {}", engine.version)),
+                ("compose", format!("version {}", engine.compose_version)),
+            ] {
+                writeln!(out, "  {what:<19} {state}").expect("a String takes everything");
+            }
+            for (image, is_there) in images(&engine) {
+                let state = if is_there { "here" } else { "would be pulled" };
+                writeln!(out, "  {state:<19} {image}").expect("a String takes everything");
+            }
+        }
+        Err(problem) => {
+            let why = problem.what.replace('\n', " ");
+            let why: String = why.chars().take(90).collect();
+            writeln!(out, "  {:<19} {why}", "not usable").expect("a String takes everything");
+        }
+    }
     out.push_str("\nThis host\n");
     for (what, state) in host() {
         writeln!(out, "  {what:<19} {state}").expect("a String takes everything");
     }
     if missing > 0 {
-        out.push_str("\nWhat is missing limits --runtime process only.\n");
+        out.push_str("\nPrograms that are missing limit --runtime process only.\n");
     }
     out
+}
+
+/// The images of the compose file, and whether they are on this host.
+fn images(engine: &Engine) -> Vec<(String, bool)> {
+    let mut services = Vec::new();
+    for kind in [
+        BackendKind::Tidb,
+        BackendKind::TidbCluster,
+        BackendKind::Mariadb,
+    ] {
+        services.extend_from_slice(files::servers(kind));
+        services.extend_from_slice(files::besides(kind));
+    }
+    for kind in [ProxyKind::Tiproxy, ProxyKind::Haproxy, ProxyKind::Proxysql] {
+        services.extend(files::proxy(kind, BackendKind::Tidb));
+    }
+    let mut images: Vec<(String, bool)> = Vec::new();
+    for service in services {
+        let image = service.image_here();
+        if !images.iter().any(|(known, _)| *known == image) {
+            let is_there = engine.has_image(&image);
+            images.push((image, is_there));
+        }
+    }
+    images
 }
 
 fn version(path: &std::path::Path, flag: &str) -> String {
@@ -107,23 +192,6 @@ fn version(path: &std::path::Path, flag: &str) -> String {
     let said = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
     number(&said).unwrap_or_else(|| "found".to_owned())
-}
-
-/// The first word that looks like a version.
-fn number(text: &str) -> Option<String> {
-    text.split_whitespace()
-        .map(|word| word.rsplit('/').next().unwrap_or(word))
-        .map(|word| word.trim_start_matches('v'))
-        .map(|word| word.trim_matches(|c: char| !c.is_ascii_alphanumeric()))
-        .find(|word| {
-            word.starts_with(|c: char| c.is_ascii_digit())
-                && word.contains('.')
-                && word
-                    .split('.')
-                    .take(2)
-                    .all(|part| part.starts_with(|c: char| c.is_ascii_digit()))
-        })
-        .map(|word| word.chars().take(20).collect())
 }
 
 fn host() -> Vec<(&'static str, String)> {

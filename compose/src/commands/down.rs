@@ -1,5 +1,6 @@
 //! `down`: takes down labs that were brought up to stay, and clears what labs left
-//! that were killed. A lab whose run is going on is not touched.
+//! that were killed: this user's, in this temporary folder; with `--all` wherever
+//! they are. A lab whose run is going on is not touched, nor anybody else's.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use rustix::process::Signal;
 
 use crate::error::{Problem, Result};
 use crate::leftovers::{self, Note, Owner};
+use crate::runtime::docker::engine;
 use crate::runtime::process::net;
 
 /// How long a lab may take to take itself down.
@@ -19,9 +21,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub async fn down(name: Option<&str>, all: bool) -> Result<String> {
     let parent = std::env::temp_dir();
     let mut labs = leftovers::folders(&parent);
-    // Labs whose folder is somewhere else, or gone.
-    for owner in leftovers::processes().into_keys() {
-        if !labs.iter().any(|lab| same(&lab.owner, &owner)) {
+    // Labs whose folder is gone; and those that are somewhere else, if all are meant:
+    // whoever chose another temporary folder for theirs wanted them apart.
+    for (owner, processes) in leftovers::processes() {
+        let is_here = owner.folder.parent() == Some(parent.as_path());
+        let is_known = labs.iter().any(|lab| same(&lab.owner, &owner));
+        if !is_known && (all || is_here) && leftovers::is_mine(&owner, &processes) {
             labs.push(Note {
                 owner,
                 stays: false,
@@ -100,6 +105,11 @@ async fn clear(lab: &Note, alive: bool) -> std::result::Result<String, String> {
     }
     let killed = leftovers::kill_processes(owner);
     let namespaces = net::remove_all(owner);
+    let containers = if owner.folder.join("docker").exists() {
+        engine::remove_all(owner)
+    } else {
+        0
+    };
     let folder: PathBuf = owner.folder.clone();
     let removed = within(Duration::from_secs(10), || remove(&folder)).await;
     if !removed {
@@ -108,6 +118,11 @@ async fn clear(lab: &Note, alive: bool) -> std::result::Result<String, String> {
     let still = leftovers::processes().get(owner).map_or(0, Vec::len);
     if still > 0 {
         return Err(format!("{still} processes do not end"));
+    }
+    if containers > 0 {
+        return Ok(format!(
+            "cleared: {killed} processes killed, {containers} containers and folder removed"
+        ));
     }
     Ok(match (alive, killed) {
         (true, 0) => "taken down".to_owned(),

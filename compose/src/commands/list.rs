@@ -63,7 +63,7 @@ pub fn text(width: usize) -> Result<String> {
     let proxies = |runtime: RuntimeKind| {
         ProxyKind::WORDS
             .iter()
-            .filter(|word| ProxyKind::from_word(word).is_some_and(|k| k.runtime() == runtime))
+            .filter(|word| ProxyKind::from_word(word).is_some_and(|kind| kind.runs_in(runtime)))
             .copied()
             .collect::<Vec<_>>()
             .join(", ")
@@ -75,7 +75,8 @@ pub fn text(width: usize) -> Result<String> {
             "--proxy",
             format!("{} (embedded)", proxies(RuntimeKind::Embedded)),
         ),
-        ("", format!("{} (real)", proxies(RuntimeKind::Process))),
+        ("", format!("{} (process)", proxies(RuntimeKind::Process))),
+        ("", format!("{} (docker)", proxies(RuntimeKind::Docker))),
         ("steps", Action::WORDS.join(", ")),
     ];
     out.push_str("\nA lab can be made of\n");

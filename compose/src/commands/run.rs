@@ -31,11 +31,12 @@ use crate::lab::{Lab, Make};
 use crate::output;
 use crate::recover;
 use crate::repeat::{Live, Repeater};
-use crate::runtime::process::mariadb::WRITTEN_SCHEMA;
+use crate::runtime::process::sql::WRITTEN_SCHEMA;
 use crate::scenario::direct_names;
 use crate::services::{AgentSetup, Services};
 use crate::signals::Signals;
 use crate::timeline::{Due, schedule};
+use crate::view::Kept;
 
 /// How long the agent's last samples may take.
 const DRAIN: Duration = Duration::from_secs(15);
@@ -149,6 +150,7 @@ async fn set_up(
     }
     let make = Make {
         scenario,
+        runtime: chosen.runtime,
         backend: chosen.backend,
         itself: itself.clone(),
         named: options.program.iter().cloned().collect(),
@@ -278,12 +280,14 @@ async fn measure(
         rng,
         clock: Arc::clone(clock),
     });
+    let kept = Kept::new(clock.key());
     let trouble = watch(
         up,
         scenario,
         due,
         (repeater, show),
-        &started.run_id,
+        (&started.run_id, Path::new(&started.folder)),
+        &kept,
         origin_ns,
         clock,
         signals,
@@ -319,6 +323,15 @@ async fn measure(
             .hint(format!("what was measured is in {} and in the agent's spool", started.folder))),
     };
     let folder = PathBuf::from(started.folder);
+    match kept.write(&folder) {
+        Ok(0) => {}
+        Ok(rows) => output::say(&format!(
+            "warning: {rows} changes of proxies' views were too many for proxy_view.parquet"
+        )),
+        Err(error) => output::say(&format!(
+            "warning: what proxies believed was not kept: {error}"
+        )),
+    }
     match stopped {
         Ok(stopped) => {
             for missing in &stopped.missing {

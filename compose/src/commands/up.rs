@@ -146,6 +146,7 @@ pub async fn hold(options: &cli::Up) -> Result<u8> {
         .map_err(|error| Problem::new(format!("cannot find this program's own file: {error}")))?;
     let make = Make {
         scenario: &chosen.scenario,
+        runtime: chosen.runtime,
         backend: chosen.backend,
         itself,
         named: options.program.iter().cloned().collect(),

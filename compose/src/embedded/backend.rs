@@ -123,6 +123,8 @@ struct Inner {
     next_serial: AtomicU64,
     next_id: AtomicU32,
     statements: AtomicU64,
+    /// Added to each greeting and each statement while it is slow; else 0.
+    slow_ns: AtomicU64,
     permits: Arc<Semaphore>,
     slots: Arc<Semaphore>,
     shutdown: CancellationToken,
@@ -241,6 +243,7 @@ impl Backend {
             next_serial: AtomicU64::new(0),
             next_id: AtomicU32::new(config.first_connection_id),
             statements: AtomicU64::new(0),
+            slow_ns: AtomicU64::new(0),
             permits: Arc::new(Semaphore::new(config.max_connections)),
             slots: Arc::new(Semaphore::new(config.max_connections.saturating_add(16))),
             shutdown,
@@ -344,13 +347,26 @@ impl Backend {
         self.inner.silence("black-hole", Mode::BlackHoled).await
     }
 
+    /// Hears and does what it is told, and no answer leaves: held connections stay
+    /// open, new ones are accepted and never greeted. Approximated as a black hole is:
+    /// [`Self::resume`] resets the connections that lost an answer.
+    pub async fn mute(&self) -> Result<FaultTruth, FaultError> {
+        self.inner.silence("mute", Mode::Muted).await
+    }
+
+    /// Takes so much longer for each greeting and each statement that comes from the
+    /// effect's end on, until [`Self::resume`].
+    pub async fn slow(&self, by: Duration) -> Result<FaultTruth, FaultError> {
+        self.inner.slow(by).await
+    }
+
     /// Closes every connection with a FIN, as an administrator who ends them, and
     /// serves on. Returns how many.
     pub fn cut_clients(&self) -> usize {
         self.inner.cut_clients()
     }
 
-    /// Ends [`Self::hang`] or [`Self::black_hole`].
+    /// Ends [`Self::hang`], [`Self::black_hole`], [`Self::mute`] or [`Self::slow`].
     pub async fn resume(&self) -> Result<ClearTruth, FaultError> {
         self.inner.resume().await
     }
@@ -370,7 +386,7 @@ impl Backend {
 
     /// Ends everything and waits for it. The port is free once the backend is dropped.
     pub async fn shutdown(&self) {
-        let any = [Mode::Serving, Mode::Hung, Mode::BlackHoled];
+        let any = [Mode::Serving, Mode::Hung, Mode::BlackHoled, Mode::Muted];
         // An error means that it is stopped already.
         let _ = self
             .inner

@@ -80,9 +80,13 @@ fn scenario(options: &Options, runtime: RuntimeKind) -> Result<Scenario> {
 }
 
 async fn lab_up(options: &Options, clock: &Arc<dyn Clock>) -> Result<Up> {
-    let real = |kind: &ProxyKind| kind.runtime() == RuntimeKind::Process;
+    let real = |kind: &ProxyKind| !kind.is_embedded();
     let runtime = options.runtime.unwrap_or_else(|| {
-        if options.backend == Some(BackendKind::Mariadb) || options.proxy.iter().any(real) {
+        if options
+            .backend
+            .is_some_and(|kind| kind != BackendKind::Embedded)
+            || options.proxy.iter().any(real)
+        {
             RuntimeKind::Process
         } else {
             RuntimeKind::Embedded
@@ -95,6 +99,7 @@ async fn lab_up(options: &Options, clock: &Arc<dyn Clock>) -> Result<Up> {
         .map_err(|error| Problem::new(format!("cannot find this program's own file: {error}")))?;
     let make = Make {
         scenario: &scenario,
+        runtime,
         backend,
         itself,
         named: options.program.iter().cloned().collect(),
@@ -131,7 +136,7 @@ async fn lab_up(options: &Options, clock: &Arc<dyn Clock>) -> Result<Up> {
     }
     let (table, text, origin) = match (&options.statement, backend) {
         (Some(_), _) => (None, String::new(), String::new()),
-        (None, BackendKind::Mariadb) => {
+        (None, kind) if kind != BackendKind::Embedded => {
             let table = MadeTable::make(&targets[0].opts, statement::TABLE, "the lab's server");
             (
                 Some(table.await?),

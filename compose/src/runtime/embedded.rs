@@ -13,7 +13,7 @@ use gapscope_proto::clock::Clock;
 use tokio::sync::mpsc;
 
 pub use self::proxy::EmbeddedProxy;
-use super::{Applied, Backend};
+use super::{Applied, Backend, DEFAULT_DELAY_NS};
 use crate::embedded::{self, BackendConfig, ClearTruth, Credentials, FaultError, FaultTruth, Held};
 use crate::error::{Problem, Result};
 use crate::scenario::Action;
@@ -90,10 +90,25 @@ impl EmbeddedBackend {
                 "listens again",
                 Outcome::Clear(backend.restart().await.map_err(failed)?),
             ),
-            Action::Mute | Action::Reject => {
+            Action::Mute => (
+                "muted: does what it is told, and no answer leaves",
+                Outcome::Fault(backend.mute().await.map_err(failed)?),
+            ),
+            Action::Slow => (
+                "slow: each greeting and each statement takes longer",
+                Outcome::Fault(
+                    backend
+                        .slow(Duration::from_nanos(
+                            due.lasts_ns.unwrap_or(DEFAULT_DELAY_NS),
+                        ))
+                        .await
+                        .map_err(failed)?,
+                ),
+            ),
+            Action::Reject => {
                 return Err(Problem::new(self.can(due.action).err().unwrap_or_default()));
             }
-            Action::Restart | Action::Drain | Action::Undrain => {
+            Action::Restart | Action::Drain | Action::Undrain | Action::LongQuery => {
                 return Err(Problem::new(format!(
                     "`{}` is not done to a backend itself",
                     due.action
@@ -136,7 +151,7 @@ impl Outcome {
                     asked: truth.asked,
                     cleared: None,
                     detail: format!(
-                        "{detail}; answers ceased {:.3} to {:.3} ms after it was asked for, {} \
+                        "{detail}; in force {:.3} to {:.3} ms after it was asked for, {} \
                          connections held",
                         after(truth.effect.earliest_ns),
                         after(truth.effect.latest_ns),
@@ -164,7 +179,7 @@ impl Backend for EmbeddedBackend {
 
     fn can(&self, action: Action) -> std::result::Result<(), String> {
         match action {
-            Action::Mute | Action::Reject => Err(
+            Action::Reject => Err(
                 "not applicable: an embedded backend has no packets of its own; use --runtime \
                  process"
                     .to_owned(),

@@ -5,10 +5,17 @@
 pub mod custom;
 pub mod find;
 pub mod haproxy;
-pub mod mariadb;
+pub mod mysql_proxy;
+pub mod mysqlrouter;
 pub mod net;
 pub mod nginx;
+pub mod program;
+pub mod proxysql;
 pub mod served;
+pub mod server;
+pub mod sql;
+pub mod throttle;
+pub mod tiproxy;
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -132,6 +139,36 @@ fn with_log(what: String, log: &str, program: &str) -> Problem {
     } else {
         Problem::new(format!("{what}\n{log}")).hint("the lines above are the end of its own log")
     }
+}
+
+/// The first word of what a program says of its version that looks like one.
+fn version_of(program: &Path, flag: &str) -> String {
+    version_in(&said_by(program, flag)).unwrap_or_default()
+}
+
+/// All that a program says when it is asked by `flag`.
+fn said_by(program: &Path, flag: &str) -> String {
+    let Ok(output) = Command::new(program).arg(flag).output() else {
+        return String::new();
+    };
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The first word that looks like a version.
+pub fn version_in(text: &str) -> Option<String> {
+    text.split_whitespace()
+        .map(|word| word.rsplit('/').next().unwrap_or(word))
+        .map(|word| word.trim_start_matches('v'))
+        .map(|word| word.trim_matches(|c: char| !c.is_ascii_alphanumeric()))
+        .find(|word| {
+            word.starts_with(|c: char| c.is_ascii_digit())
+                && word.contains('.')
+                && word
+                    .split('.')
+                    .take(2)
+                    .all(|part| part.starts_with(|c: char| c.is_ascii_digit()))
+        })
+        .map(|word| word.chars().take(20).collect())
 }
 
 /// A program's version line.

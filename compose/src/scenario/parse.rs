@@ -53,7 +53,7 @@ const TIMEOUT: &[&str] = &["resolve", "connect", "query"];
 const BACKEND: &[&str] = &["name"];
 const PROXY: &[&str] = &["name", "kind", "command", "config"];
 const STEP: &[&str] = &[
-    "at", "do", "subject", "jitter", "phase", "duration", "grace",
+    "at", "do", "subject", "jitter", "phase", "duration", "grace", "delay",
 ];
 
 const DAY: u64 = 24 * 3_600 * SECOND;
@@ -332,6 +332,7 @@ fn step(table: &Table<'_, '_, '_>) -> Option<Step> {
     let given = jitter(table);
     let duration_ns = table.duration("duration", MS, 31 * DAY);
     let grace_ns = table.duration("grace", 0, 3_600 * SECOND);
+    let delay_ns = table.duration("delay", MS, 60 * SECOND);
     let action = action?.value;
     // What undoes is not judged by itself, so it has no phase to be spread over.
     let default_jitter = if action.is_fault() || action == Action::Restart {
@@ -346,6 +347,7 @@ fn step(table: &Table<'_, '_, '_>) -> Option<Step> {
         jitter_ns: given.unwrap_or(default_jitter),
         duration_ns,
         grace_ns,
+        delay_ns,
         line: table.line,
     })
 }

@@ -25,6 +25,13 @@ pub const SHIPPED: &[(&str, &str)] = &[
         "proxy-restart",
         include_str!("../../scenarios/proxy-restart.toml"),
     ),
+    ("storm", include_str!("../../scenarios/storm.toml")),
+    (
+        "long-query",
+        include_str!("../../scenarios/long-query.toml"),
+    ),
+    ("slow", include_str!("../../scenarios/slow.toml")),
+    ("half-cut", include_str!("../../scenarios/half-cut.toml")),
 ];
 
 /// The text of a shipped scenario.

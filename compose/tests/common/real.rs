@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gapscope_lab::children::Itself;
 use gapscope_lab::lab::{Lab, Make};
 use gapscope_lab::runtime::process::find;
-use gapscope_lab::scenario::{Action, BackendKind, Scenario};
+use gapscope_lab::scenario::{Action, BackendKind, RuntimeKind, Scenario};
 use gapscope_lab::timeline::Due;
 use gapscope_proto::clock::SystemClock;
 
@@ -30,6 +30,7 @@ pub async fn up(scenario: &str) -> Lab {
     Lab::up(
         Make {
             scenario: &scenario,
+            runtime: RuntimeKind::Process,
             backend: BackendKind::Mariadb,
             itself: Itself::at(env!("CARGO_BIN_EXE_gapscope-lab")),
             named: find::Named::new(),
@@ -59,5 +60,6 @@ pub fn now(action: Action) -> Due {
         action,
         subject: "db-1".into(),
         grace_ns: None,
+        lasts_ns: None,
     }
 }

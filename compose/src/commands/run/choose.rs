@@ -6,6 +6,7 @@ use crate::duration;
 use crate::error::{Problem, Result};
 use crate::repeat;
 use crate::runtime::process::net;
+use crate::runtime::process::sql::Dialect;
 use crate::runtime::{default_backend, default_proxies};
 use crate::scenario::{
     BackendKind, Overrides, ProxyKind, RuntimeKind, Scenario, Step, target_names,
@@ -47,9 +48,13 @@ pub(in crate::commands) fn choose(options: &Run) -> Result<Chosen> {
         })
     };
     let mut scenario = parse(&overrides)?;
-    let real = |kind: &ProxyKind| kind.runtime() == RuntimeKind::Process;
+    let real = |kind: &ProxyKind| !kind.is_embedded();
     let runtime = options.runtime.unwrap_or_else(|| {
-        if options.backend == Some(BackendKind::Mariadb)
+        if options.backend == Some(BackendKind::TidbCluster) {
+            RuntimeKind::Docker
+        } else if options
+            .backend
+            .is_some_and(|kind| kind != BackendKind::Embedded)
             || scenario.proxies.iter().any(|proxy| real(&proxy.kind))
         {
             RuntimeKind::Process
@@ -62,7 +67,7 @@ pub(in crate::commands) fn choose(options: &Run) -> Result<Chosen> {
         scenario
             .proxies
             .iter()
-            .all(|proxy| proxy.kind.runtime() == runtime)
+            .all(|proxy| proxy.kind.runs_in(runtime))
     };
     if overrides.proxies.is_empty() && !fits(&scenario) {
         overrides.proxies = default_proxies(runtime).to_vec();
@@ -78,14 +83,31 @@ pub(in crate::commands) fn choose(options: &Run) -> Result<Chosen> {
         notes.push(format!("every fault of the scenario is `{fault}` instead"));
     }
     let backend = options.backend.unwrap_or(default_backend(runtime));
-    if backend == BackendKind::Mariadb {
+    if !backend.runs_in(runtime) {
+        return Err(Problem::usage(format!(
+            "runtime `{runtime}` has no backend `{backend}`"
+        )));
+    }
+    if let Some(proxy) = scenario
+        .proxies
+        .iter()
+        .find(|proxy| !proxy.kind.runs_in(runtime))
+    {
+        return Err(Problem::usage(format!(
+            "runtime `{runtime}` has no proxy `{}`",
+            proxy.kind
+        )));
+    }
+    if runtime == RuntimeKind::Process
+        && let Some(dialect) = Dialect::of(backend)
+    {
         let named = options.program.iter().cloned().collect();
         for step in scenario
             .timeline
             .iter()
             .filter(|step| step.action.cuts_off())
         {
-            net::Tools::find(&named).map_err(|why| not_applicable(step, "MariaDB", &why))?;
+            net::Tools::find(&named).map_err(|why| not_applicable(step, dialect.name(), &why))?;
         }
     }
     let repeat = options

@@ -20,6 +20,10 @@ use crate::repeat::Repeater;
 use crate::scenario::{Scenario, target_names};
 use crate::signals::Signals;
 use crate::timeline::Due;
+use crate::view::Kept;
+
+/// How often what was seen of proxies' views is written.
+const KEPT_EVERY: Duration = Duration::from_secs(30);
 
 /// Faults go to the aggregator.
 struct ToAggregator {
@@ -68,7 +72,8 @@ pub(super) async fn watch(
         Option<Repeater<'_>>,
         tokio::sync::watch::Sender<Vec<Counters>>,
     ),
-    run_id: &str,
+    (run_id, folder): (&str, &Path),
+    kept: &Kept,
     origin_ns: i64,
     clock: &Arc<dyn Clock>,
     signals: &mut Signals,
@@ -108,6 +113,7 @@ pub(super) async fn watch(
         let _ = telling.send(format!("{after:>6.2} s  {text}"));
     };
     let mut repeater = repeater;
+    let login = up.lab.login.clone();
     let mut player = Player::new(
         Arc::clone(clock),
         &mut up.lab.backends,
@@ -116,10 +122,9 @@ pub(super) async fn watch(
         &mut record,
         &mut tell,
     );
+    player.ask_as(login);
     // With many repetitions the changes of mind would be the bulk of the run's notes.
-    if repeater.is_none() {
-        player.look_at_views();
-    }
+    player.look_at_views(kept.clone(), repeater.is_some());
     let playing = async {
         match &mut repeater {
             Some(repeater) => repeater.play(&mut player).await,
@@ -132,6 +137,8 @@ pub(super) async fn watch(
     tokio::pin!(playing);
     let mut readings = up.services.control.clone().watch(run_id).await.ok();
     let mut ticker = tokio::time::interval(Duration::from_millis(500));
+    let mut keeper = tokio::time::interval(KEPT_EVERY);
+    keeper.tick().await;
     loop {
         let reading = async {
             match &mut readings {
@@ -169,6 +176,11 @@ pub(super) async fn watch(
                 // Progress is a comfort; the run goes on without.
                 None => readings = None,
             },
+            _ = keeper.tick() => {
+                let (kept, folder) = (kept.clone(), folder.to_owned());
+                // What is wrong with the folder is said when the run has ended.
+                tokio::task::spawn_blocking(move || kept.write(&folder).is_ok());
+            }
             _ = ticker.tick() => {
                 if let Some(problem) = up.services.failure() {
                     screen.note(&problem.to_string());

@@ -172,6 +172,40 @@ impl Inner {
         Ok(truth)
     }
 
+    /// What is added to each greeting and each statement.
+    pub(super) fn slowness(&self) -> Duration {
+        Duration::from_nanos(self.slow_ns.load(Ordering::SeqCst))
+    }
+
+    pub(super) async fn slow(&self, by: Duration) -> Result<FaultTruth, FaultError> {
+        let asked_ns = self.now();
+        let _one = self.faults.lock().await;
+        let asked = Span {
+            earliest_ns: asked_ns,
+            latest_ns: self.now(),
+        };
+        let earliest_ns = self.now();
+        // No answer leaves while this is held, and all that are worked out after it
+        // are late.
+        let gate = self.gate_mut();
+        if gate.mode != Mode::Serving || self.slow_ns.load(Ordering::SeqCst) > 0 {
+            return Err(self.not_now("slow down", gate.mode));
+        }
+        let by_ns = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.slow_ns.store(by_ns, Ordering::SeqCst);
+        Ok(FaultTruth {
+            asked,
+            effect: Span {
+                earliest_ns,
+                latest_ns: self.now(),
+            },
+            listener_refused: None,
+            held_cut: None,
+            gone: None,
+            held: self.connections().len(),
+        })
+    }
+
     pub(super) async fn resume(&self) -> Result<ClearTruth, FaultError> {
         let asked_ns = self.now();
         let _one = self.faults.lock().await;
@@ -181,7 +215,8 @@ impl Inner {
         };
         let earliest_ns = {
             let mut gate = self.gate_mut();
-            if !matches!(gate.mode, Mode::Hung | Mode::BlackHoled) {
+            let was_slow = self.slow_ns.swap(0, Ordering::SeqCst) > 0;
+            if !was_slow && !matches!(gate.mode, Mode::Hung | Mode::BlackHoled | Mode::Muted) {
                 return Err(self.not_now("resume", gate.mode));
             }
             for connection in self.connections().values() {

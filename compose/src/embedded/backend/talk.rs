@@ -82,7 +82,7 @@ impl Talk<'_> {
                     self.send(&out).await?;
                 }
                 After::Answer(sleep) => {
-                    let wait = sleep + inner.config.latency.unwrap_or_default();
+                    let wait = sleep + inner.config.latency.unwrap_or_default() + inner.slowness();
                     if !wait.is_zero() {
                         tokio::time::sleep(wait).await;
                     }
@@ -127,6 +127,10 @@ impl Talk<'_> {
         Outbox::new(out, 0).packet(|out| {
             auth::put_greeting(out, &config.version, self.connection.id, &scramble, offered);
         });
+        let slowness = self.inner.slowness();
+        if !slowness.is_zero() {
+            tokio::time::sleep(slowness).await;
+        }
         self.send(out).await?;
         let length = self.receive(MAX_LOGIN_PAYLOAD).await.map_err(|_| Over)??;
         let (mut sequence, payload) = self.inbox.peek(length);
@@ -191,8 +195,8 @@ impl Talk<'_> {
                 gate.mode
             };
             if ended {
-                // Neither a stopped process nor a black hole answers a FIN.
-                if matches!(mode, Mode::Hung | Mode::BlackHoled) {
+                // Neither a stopped process nor one whose packets vanish answers a FIN.
+                if matches!(mode, Mode::Hung | Mode::BlackHoled | Mode::Muted) {
                     self.opened().await;
                 }
                 return Ok(Err(Over));
@@ -200,11 +204,12 @@ impl Talk<'_> {
         }
     }
 
-    /// Waits until the backend is neither hung nor a black hole.
+    /// Waits until what the backend says would get out.
     async fn opened(&mut self) {
         loop {
             self.modes.borrow_and_update();
-            if !matches!(self.inner.gate().mode, Mode::Hung | Mode::BlackHoled) {
+            let mode = self.inner.gate().mode;
+            if !matches!(mode, Mode::Hung | Mode::BlackHoled | Mode::Muted) {
                 return;
             }
             if self.modes.changed().await.is_err() {
@@ -224,7 +229,7 @@ impl Talk<'_> {
                 }
                 match gate.mode {
                     Mode::Stopped => return Err(Over),
-                    Mode::BlackHoled => {
+                    Mode::BlackHoled | Mode::Muted => {
                         self.connection.tainted.store(true, Ordering::SeqCst);
                         return Ok(());
                     }

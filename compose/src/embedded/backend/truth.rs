@@ -19,6 +19,8 @@ pub enum Mode {
     Hung,
     /// Swallows whatever is sent.
     BlackHoled,
+    /// Does what it is told; what it would say is swallowed.
+    Muted,
 }
 
 /// What a graceful stop does with held connections.

@@ -218,12 +218,15 @@ impl Proxy for EmbeddedProxy {
 
     fn can(&self, action: Action) -> std::result::Result<(), String> {
         match action {
-            Action::Hang | Action::Resume | Action::BlackHole | Action::Mute | Action::Reject => {
-                Err(
-                    "not applicable: it runs inside the lab's own process, which cannot be frozen"
-                        .to_owned(),
-                )
-            }
+            Action::Hang
+            | Action::Resume
+            | Action::BlackHole
+            | Action::Mute
+            | Action::Reject
+            | Action::Slow => Err(
+                "not applicable: it runs inside the lab's own process, which cannot be frozen"
+                    .to_owned(),
+            ),
             _ => Ok(()),
         }
     }

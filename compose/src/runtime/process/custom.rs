@@ -8,17 +8,13 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
-
 use super::Host;
 use super::find::Named;
+use super::program::Program;
 use super::served::{Recipe, Served};
 use crate::error::{Problem, Result};
 use crate::folder::LabFolder;
-use crate::runtime::{Applied, Proxy, Viewer};
-use crate::scenario::{Action, CustomProxy};
-use crate::timeline::Due;
+use crate::scenario::CustomProxy;
 use crate::witness::Login;
 
 /// Finds the program of a command.
@@ -64,92 +60,50 @@ fn filled(
     out
 }
 
-/// Such a proxy, running.
-pub struct Custom {
-    served: Served,
-}
-
-impl Custom {
-    /// Starts it and waits until a real login goes through it.
-    pub async fn start(
-        host: &Host,
-        folder: &LabFolder,
-        name: &str,
-        custom: &CustomProxy,
-        backends: &[(String, SocketAddr)],
-        login: &Login,
-    ) -> Result<Self> {
-        let program = find(custom)?;
-        let place = Served::place(host, folder, name)?;
-        let file = place.join("config");
-        let label = program
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        let recipe = Recipe {
-            program,
-            called: label.clone(),
-            label,
-            file: "config",
-            config: {
-                let (text, place, file) = (custom.config.clone(), place.clone(), file.clone());
-                let backends = backends.to_vec();
-                Box::new(move |port| filled(&text, port, &place, &file, &backends))
-            },
-            args: {
-                let (words, backends) = (custom.command.clone(), backends.to_vec());
-                Box::new(move |place, file, port| {
-                    words
-                        .iter()
-                        .skip(1)
-                        .map(|word| filled(word, port, place, file, &backends).into())
-                        .collect()
-                })
-            },
-        };
-        let served = Served::start(host, folder, name, place, recipe, login).await?;
-        Ok(Self { served })
-    }
-}
-
-impl Proxy for Custom {
-    fn name(&self) -> &str {
-        &self.served.name
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.served.address()
-    }
-
-    fn program(&self) -> String {
-        self.served.label()
-    }
-
-    fn can(&self, action: Action) -> std::result::Result<(), String> {
-        match action {
-            Action::Drain | Action::Undrain => {
-                Err("not applicable: how to drain it is not known".to_owned())
-            }
-            other => Served::can(other),
-        }
-    }
-
-    fn apply<'a>(&'a mut self, due: &'a Due) -> LocalBoxFuture<'a, Result<Applied>> {
-        self.served.carry_out(due).boxed_local()
-    }
-
-    fn drain<'a>(&'a mut self, _backend: &'a str, _on: bool) -> LocalBoxFuture<'a, Result<String>> {
-        let why = self.can(Action::Drain).err().unwrap_or_default();
-        futures::future::ready(Err(Problem::new(why))).boxed_local()
-    }
-
-    fn viewer(&self) -> Option<Box<dyn Viewer>> {
-        None
-    }
-
-    fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
-        async move { self.served.end().await }.boxed_local()
-    }
+/// Starts it and waits until a real login goes through it.
+pub async fn start(
+    host: &Host,
+    folder: &LabFolder,
+    name: &str,
+    custom: &CustomProxy,
+    backends: &[(String, SocketAddr)],
+    login: &Login,
+) -> Result<Program> {
+    let program = find(custom)?;
+    let place = Served::place(host, folder, name)?;
+    let file = place.join("config");
+    let label = program
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let recipe = Recipe {
+        program,
+        called: label.clone(),
+        label,
+        file: "config",
+        config: {
+            let (text, place, file) = (custom.config.clone(), place.clone(), file.clone());
+            let backends = backends.to_vec();
+            Box::new(move |port| filled(&text, port, &place, &file, &backends))
+        },
+        args: {
+            let (words, backends) = (custom.command.clone(), backends.to_vec());
+            Box::new(move |place, file, port| {
+                words
+                    .iter()
+                    .skip(1)
+                    .map(|word| filled(word, port, place, file, &backends).into())
+                    .collect()
+            })
+        },
+        tell: None,
+    };
+    let served = Served::start(host, folder, name, place, recipe, login).await?;
+    Ok(Program {
+        served,
+        admin: None,
+        no_drain: "how to drain it is not known",
+    })
 }
 
 #[cfg(test)]

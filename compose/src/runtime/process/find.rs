@@ -11,7 +11,20 @@ use crate::error::{Problem, Result};
 pub type Named = BTreeMap<String, PathBuf>;
 
 /// Names that `--program NAME=PATH` may use.
-pub const NAMES: [&str; 4] = ["haproxy", "mariadb-install-db", "mariadbd", "nginx"];
+pub const NAMES: [&str; 12] = [
+    "docker",
+    "docker-compose",
+    "haproxy",
+    "mariadb-install-db",
+    "mariadbd",
+    "mysql-proxy",
+    "mysqld",
+    "mysqlrouter",
+    "nginx",
+    "proxysql",
+    "tidb-server",
+    "tiproxy",
+];
 
 const BESIDES_PATH: [&str; 5] = [
     "/usr/sbin",

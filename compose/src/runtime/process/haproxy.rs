@@ -2,23 +2,18 @@
 //! with: health checks every 2 s, down after two failures, up after one success,
 //! every server but the first a backup.
 
-mod admin;
-
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
-
-use super::mariadb::CHECK_USER;
+use super::program::Program;
 use super::served::{Recipe, Served};
+use super::sql::CHECK_USER;
 use super::{Host, version_line};
-use crate::error::{Problem, Result};
+use crate::error::Result;
 use crate::folder::LabFolder;
-use crate::runtime::{Applied, Proxy, Viewer};
-use crate::scenario::{Action, ProxyKind};
-use crate::timeline::Due;
+use crate::runtime::admin::{Admin, Place};
+use crate::scenario::ProxyKind;
 use crate::witness::Login;
 
 const PACKAGES: &str =
@@ -32,31 +27,34 @@ pub fn find(host: &Host) -> Result<PathBuf> {
 /// Longest path that HAProxy binds a socket to: it appends a suffix of its own.
 const SOCKET_PATH: usize = 90;
 
-/// The configuration file; with an admin socket at `admin`.
+/// The configuration file, for clients at `listen`; with an admin socket at `admin`.
 pub fn config(
     kind: ProxyKind,
-    port: u16,
+    listen: SocketAddr,
     backends: &[(String, SocketAddr)],
-    admin: Option<&Path>,
+    admin: Option<&Place>,
 ) -> String {
     let logs_in = matches!(
         kind,
         ProxyKind::HaproxyMysqlCheck | ProxyKind::HaproxyMysqlCheckShutdown
     );
     let mut text = "global\n    maxconn 4000\n".to_owned();
-    if let Some(admin) = admin {
-        writeln!(
+    match admin {
+        Some(Place::File(path)) => writeln!(
             text,
             "    stats socket {} mode 600 level admin",
-            admin.display()
+            path.display()
         )
-        .expect("a String takes everything");
+        .expect("a String takes everything"),
+        Some(Place::Port(at)) => writeln!(text, "    stats socket ipv4@{at} level admin")
+            .expect("a String takes everything"),
+        None => {}
     }
     write!(
         text,
         "\n\
          defaults\n    mode tcp\n    retries 1\n    timeout connect 5s\n    timeout client 30s\n    timeout server 30s\n\n\
-         listen mysql\n    bind 127.0.0.1:{port}\n    balance roundrobin\n"
+         listen mysql\n    bind {listen}\n    balance roundrobin\n"
     )
     .expect("a String takes everything");
     if logs_in {
@@ -78,103 +76,43 @@ pub fn config(
     text
 }
 
-/// A running HAProxy.
-pub struct Haproxy {
-    served: Served,
-    admin: Option<PathBuf>,
-}
-
-impl Haproxy {
-    /// Starts it and waits until a real login goes through it.
-    pub async fn start(
-        host: &Host,
-        folder: &LabFolder,
-        name: &str,
-        kind: ProxyKind,
-        backends: &[(String, SocketAddr)],
-        login: &Login,
-    ) -> Result<Self> {
-        let program = find(host)?;
-        let version = version_line(&program, "-v")
-            .split_whitespace()
-            .nth(2)
-            .unwrap_or_default()
-            .to_owned();
-        let place = Served::place(host, folder, name)?;
-        let admin = Some(place.join("s")).filter(|path| path.as_os_str().len() <= SOCKET_PATH);
-        let (of_config, backends) = (admin.clone(), backends.to_vec());
-        let recipe = Recipe {
-            program,
-            called: "haproxy".to_owned(),
-            label: format!("HAProxy {version}"),
-            file: "haproxy.cfg",
-            config: Box::new(move |port| config(kind, port, &backends, of_config.as_deref())),
-            args: Box::new(|_, file, _| vec!["-db".into(), "-f".into(), file.into()]),
-        };
-        let served = Served::start(host, folder, name, place, recipe, login).await?;
-        Ok(Self { served, admin })
-    }
-}
-
-impl Proxy for Haproxy {
-    fn name(&self) -> &str {
-        &self.served.name
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.served.address()
-    }
-
-    fn program(&self) -> String {
-        self.served.label()
-    }
-
-    fn can(&self, action: Action) -> std::result::Result<(), String> {
-        match action {
-            Action::Drain | Action::Undrain if self.admin.is_none() => Err(
-                "not applicable: the temporary folder's path is too long for its admin socket; set                  TMPDIR to a shorter one"
-                    .to_owned(),
-            ),
-            other => Served::can(other),
-        }
-    }
-
-    fn apply<'a>(&'a mut self, due: &'a Due) -> LocalBoxFuture<'a, Result<Applied>> {
-        self.served.carry_out(due).boxed_local()
-    }
-
-    fn drain<'a>(&'a mut self, backend: &'a str, on: bool) -> LocalBoxFuture<'a, Result<String>> {
-        async move {
-            let path = self.admin.clone().unwrap_or_default();
-            let state = if on { "drain" } else { "ready" };
-            let command = format!("set server mysql/{backend} state {state}");
-            // It answers a state that it took with an empty line.
-            match admin::ask(&path, &command).await {
-                Ok(answer) if answer.trim().is_empty() => Ok(command),
-                Ok(answer) => Err(Problem::new(format!(
-                    "HAProxy `{}` refused `{command}`: {}",
-                    self.served.name,
-                    answer.trim()
-                ))),
-                Err(error) => Err(Problem::new(format!(
-                    "HAProxy `{}` could not be asked for `{command}` at {}: {error}",
-                    self.served.name,
-                    path.display()
-                ))),
-            }
-        }
-        .boxed_local()
-    }
-
-    fn viewer(&self) -> Option<Box<dyn Viewer>> {
-        self.admin
-            .clone()
-            .map(|path| Box::new(admin::StatViewer::new(path)) as Box<dyn Viewer>)
-    }
-
-    fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
-        async move { self.served.end().await }.boxed_local()
-    }
+/// Starts it and waits until a real login goes through it.
+pub async fn start(
+    host: &Host,
+    folder: &LabFolder,
+    name: &str,
+    kind: ProxyKind,
+    backends: &[(String, SocketAddr)],
+    login: &Login,
+) -> Result<Program> {
+    let program = find(host)?;
+    let version = version_line(&program, "-v")
+        .split_whitespace()
+        .nth(2)
+        .unwrap_or_default()
+        .to_owned();
+    let place = Served::place(host, folder, name)?;
+    let socket = Some(place.join("s")).filter(|path| path.as_os_str().len() <= SOCKET_PATH);
+    let (of_config, backends) = (socket.clone().map(Place::File), backends.to_vec());
+    let recipe = Recipe {
+        program,
+        called: "haproxy".to_owned(),
+        label: format!("HAProxy {version}"),
+        file: "haproxy.cfg",
+        config: Box::new(move |port| {
+            let at = SocketAddr::from(([127, 0, 0, 1], port));
+            config(kind, at, &backends, of_config.as_ref())
+        }),
+        args: Box::new(|_, file, _| vec!["-db".into(), "-f".into(), file.into()]),
+        tell: None,
+    };
+    let served = Served::start(host, folder, name, place, recipe, login).await?;
+    Ok(Program {
+        served,
+        admin: socket.map(|path| Admin::Haproxy(Place::File(path))),
+        no_drain: "the temporary folder's path is too long for its admin socket; set TMPDIR to a \
+                   shorter one",
+    })
 }
 
 #[cfg(test)]
@@ -185,12 +123,12 @@ mod tests {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         config(
             kind,
-            6001,
+            at(6001),
             &[
                 ("tidb-1".to_owned(), at(4001)),
                 ("tidb-2".to_owned(), at(4002)),
             ],
-            Some(Path::new("/lab/s")),
+            Some(&Place::File("/lab/s".into())),
         )
     }
 

@@ -202,14 +202,22 @@ impl Drop for Namespace {
 
 /// Two addresses of a private network of four that nothing on this host uses.
 fn free_network() -> Result<(Ipv4Addr, Ipv4Addr)> {
+    let [a, b, c] = free_prefix()?;
+    Ok((Ipv4Addr::new(a, b, c, 2), Ipv4Addr::new(a, b, c, 1)))
+}
+
+/// The first three parts of a private network that nothing on this host uses.
+///
+/// # Errors
+/// When none was found.
+pub fn free_prefix() -> Result<[u8; 3]> {
     // Addresses and routes of this host, in the kernel's own form.
     let known = std::fs::read_to_string("/proc/net/fib_trie").unwrap_or_default();
     for _ in 0..NETWORKS_TRIED {
         let (b, c): (u8, u8) = (rand::random_range(200..250), rand::random());
-        if known.contains(&format!(" 10.{b}.{c}.")) {
-            continue;
+        if !known.contains(&format!(" 10.{b}.{c}.")) {
+            return Ok([10, b, c]);
         }
-        return Ok((Ipv4Addr::new(10, b, c, 2), Ipv4Addr::new(10, b, c, 1)));
     }
     Err(Problem::new(
         "no private network between 10.200.0.0 and 10.249.255.0 is free",

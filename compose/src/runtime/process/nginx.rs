@@ -7,16 +7,11 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use futures::FutureExt;
-use futures::future::LocalBoxFuture;
-
 use super::Host;
+use super::program::Program;
 use super::served::{Recipe, Served};
 use crate::error::{Problem, Result};
 use crate::folder::LabFolder;
-use crate::runtime::{Applied, Proxy, Viewer};
-use crate::scenario::Action;
-use crate::timeline::Due;
 use crate::witness::Login;
 
 const PACKAGES: &str = "apt install nginx-light libnginx-mod-stream, dnf install nginx \
@@ -72,55 +67,53 @@ pub fn config(
     text
 }
 
-/// A running nginx.
-pub struct Nginx {
-    served: Served,
-}
-
-impl Nginx {
-    /// Starts it and waits until a real login goes through it.
-    pub async fn start(
-        host: &Host,
-        folder: &LabFolder,
-        name: &str,
-        backends: &[(String, SocketAddr)],
-        login: &Login,
-    ) -> Result<Self> {
-        let program = find(host)?;
-        let version = version(&program);
-        let place = Served::place(host, folder, name)?;
-        let module = MODULES.iter().map(Path::new).find(|path| path.exists());
-        let (of_config, of_args) = (place.clone(), place.clone());
-        let backends = backends.to_vec();
-        let recipe = Recipe {
-            program,
-            called: "nginx".to_owned(),
-            label: format!("nginx {version}"),
-            file: "nginx.conf",
-            config: Box::new(move |port| config(port, &backends, &of_config, module)),
-            args: Box::new(move |_, file, _| {
-                let words: [OsString; 6] = [
-                    "-p".into(),
-                    of_args.clone().into(),
-                    "-c".into(),
-                    file.into(),
-                    "-e".into(),
-                    "stderr".into(),
-                ];
-                words.to_vec()
-            }),
-        };
-        let started = Served::start(host, folder, name, place, recipe, login).await;
-        let served = started.map_err(|problem| {
-            if problem.what.contains("unknown directive \"stream\"") {
-                Problem::new(problem.what)
-                    .hint("its stream module is missing: apt install libnginx-mod-stream")
-            } else {
-                problem
-            }
-        })?;
-        Ok(Self { served })
-    }
+/// Starts it and waits until a real login goes through it.
+pub async fn start(
+    host: &Host,
+    folder: &LabFolder,
+    name: &str,
+    backends: &[(String, SocketAddr)],
+    login: &Login,
+) -> Result<Program> {
+    let program = find(host)?;
+    let version = version(&program);
+    let place = Served::place(host, folder, name)?;
+    let module = MODULES.iter().map(Path::new).find(|path| path.exists());
+    let (of_config, of_args) = (place.clone(), place.clone());
+    let backends = backends.to_vec();
+    let recipe = Recipe {
+        program,
+        called: "nginx".to_owned(),
+        label: format!("nginx {version}"),
+        file: "nginx.conf",
+        config: Box::new(move |port| config(port, &backends, &of_config, module)),
+        args: Box::new(move |_, file, _| {
+            let words: [OsString; 6] = [
+                "-p".into(),
+                of_args.clone().into(),
+                "-c".into(),
+                file.into(),
+                "-e".into(),
+                "stderr".into(),
+            ];
+            words.to_vec()
+        }),
+        tell: None,
+    };
+    let started = Served::start(host, folder, name, place, recipe, login).await;
+    let served = started.map_err(|problem| {
+        if problem.what.contains("unknown directive \"stream\"") {
+            Problem::new(problem.what)
+                .hint("its stream module is missing: apt install libnginx-mod-stream")
+        } else {
+            problem
+        }
+    })?;
+    Ok(Program {
+        served,
+        admin: None,
+        no_drain: "nginx has no admin interface (its commercial edition has)",
+    })
 }
 
 /// It says its version on standard error.
@@ -136,47 +129,6 @@ fn version(program: &Path) -> String {
         .chars()
         .take(40)
         .collect()
-}
-
-impl Proxy for Nginx {
-    fn name(&self) -> &str {
-        &self.served.name
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.served.address()
-    }
-
-    fn program(&self) -> String {
-        self.served.label()
-    }
-
-    fn can(&self, action: Action) -> std::result::Result<(), String> {
-        match action {
-            Action::Drain | Action::Undrain => Err(
-                "not applicable: nginx has no admin interface (its commercial edition has)"
-                    .to_owned(),
-            ),
-            other => Served::can(other),
-        }
-    }
-
-    fn apply<'a>(&'a mut self, due: &'a Due) -> LocalBoxFuture<'a, Result<Applied>> {
-        self.served.carry_out(due).boxed_local()
-    }
-
-    fn drain<'a>(&'a mut self, _backend: &'a str, _on: bool) -> LocalBoxFuture<'a, Result<String>> {
-        let why = self.can(Action::Drain).err().unwrap_or_default();
-        futures::future::ready(Err(Problem::new(why))).boxed_local()
-    }
-
-    fn viewer(&self) -> Option<Box<dyn Viewer>> {
-        None
-    }
-
-    fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
-        async move { self.served.end().await }.boxed_local()
-    }
 }
 
 #[cfg(test)]

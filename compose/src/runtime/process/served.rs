@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use gapscope_proto::fault::Span;
 use rustix::process::Signal;
 use tokio::sync::mpsc;
@@ -28,6 +29,9 @@ const ROUTES_WITHIN_NS: i64 = 20_000_000_000;
 /// Makes a program's arguments.
 pub type Args = Box<dyn Fn(&Path, &Path, u16) -> Vec<OsString>>;
 
+/// What a program has to be told each time it was started, again until it takes it.
+pub type Tell = Box<dyn Fn() -> BoxFuture<'static, std::result::Result<(), String>>>;
+
 /// What is special about a program.
 pub struct Recipe {
     /// The program.
@@ -42,6 +46,8 @@ pub struct Recipe {
     pub config: Box<dyn Fn(u16) -> String>,
     /// Its arguments, given its folder, its configuration file and its port.
     pub args: Args,
+    /// Where its configuration is not all.
+    pub tell: Option<Tell>,
 }
 
 /// A proxy of that recipe, running.
@@ -114,25 +120,42 @@ impl Served {
         };
         let clock = self.host.clock.as_ref();
         let deadline = clock.raw_ns() + ROUTES_WITHIN_NS;
-        until_it_answers(clock, self.address(), &self.login, deadline, alive)
-            .await
-            .map_err(|why| {
-                super::with_log(
-                    format!(
-                        "{} `{}` at {} does not route to a backend: {why}",
-                        self.recipe.label,
-                        self.name,
-                        self.address()
-                    ),
-                    &self.child.log_tail(8),
-                    &self.recipe.called,
-                )
-            })
+        let routing = async {
+            if let Some(tell) = &self.recipe.tell {
+                loop {
+                    let Err(why) = tell().await else { break };
+                    alive()?;
+                    if clock.raw_ns() > deadline {
+                        return Err(why);
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+            until_it_answers(clock, self.address(), &self.login, deadline, alive).await
+        };
+        routing.await.map_err(|why| {
+            super::with_log(
+                format!(
+                    "{} `{}` at {} does not route to a backend: {why}",
+                    self.recipe.label,
+                    self.name,
+                    self.address()
+                ),
+                &self.child.log_tail(8),
+                &self.recipe.called,
+            )
+        })
     }
 
     fn port_was_taken(&self) -> bool {
         let log = self.child.log_tail(30);
-        log.contains("Address already in use") || log.contains("cannot bind socket")
+        [
+            "Address already in use",
+            "cannot bind socket",
+            "address already in use",
+        ]
+        .iter()
+        .any(|words| log.contains(words))
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -153,7 +176,9 @@ impl Served {
 
     /// Whether a step can be done to such a process; if not, why.
     pub(super) fn can(action: Action) -> std::result::Result<(), String> {
-        if action.cuts_off() {
+        if action == Action::Slow {
+            Err("not applicable: proxies are not slowed down".to_owned())
+        } else if action.cuts_off() {
             Err("not applicable: a proxy's packets are not cut off".to_owned())
         } else {
             Ok(())

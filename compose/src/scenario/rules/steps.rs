@@ -25,6 +25,7 @@ impl Kind {
                 Action::BlackHole,
                 Action::Mute,
                 Action::Reject,
+                Action::Slow,
                 Action::Resume,
                 Action::Start,
                 Action::Restart,
@@ -38,6 +39,7 @@ impl Kind {
                 Action::Resume,
                 Action::Start,
                 Action::Restart,
+                Action::LongQuery,
             ],
         }
     }
@@ -60,11 +62,13 @@ impl State {
             | Action::BlackHole
             | Action::Mute
             | Action::Reject
+            | Action::Slow
             | Action::Restart
             | Action::Drain
             | Action::Undrain => self == Self::Up,
             Action::Resume => self == Self::Frozen,
             Action::Start => self == Self::Down,
+            Action::LongQuery => true,
         }
     }
 
@@ -72,17 +76,19 @@ impl State {
         match self {
             Self::Up => "up",
             Self::Down => "down",
-            Self::Frozen => "hung or cut off",
+            Self::Frozen => "hung, slow or cut off",
         }
     }
 
     fn after(self, step: &Step) -> Self {
         match step.action {
-            _ if step.duration_ns.is_some() => Self::Up,
+            _ if step.duration_ns.is_some() && step.action != Action::LongQuery => Self::Up,
             Action::Stop | Action::Kill => Self::Down,
-            Action::Hang | Action::BlackHole | Action::Mute | Action::Reject => Self::Frozen,
+            Action::Hang | Action::BlackHole | Action::Mute | Action::Reject | Action::Slow => {
+                Self::Frozen
+            }
             Action::Resume | Action::Start | Action::Restart => Self::Up,
-            Action::Drain | Action::Undrain => self,
+            Action::Drain | Action::Undrain | Action::LongQuery => self,
         }
     }
 }
@@ -238,6 +244,20 @@ fn unused_keys(step: &Step, wrong: &mut impl FnMut(&str, String, String)) {
             "duration",
             format!("`duration` is of no use for `{}`", step.action),
             "allowed for what hurts, restart and drain: undone after the duration".to_owned(),
+        );
+    }
+    if step.delay_ns.is_some() && step.action != Action::Slow {
+        wrong(
+            "delay",
+            format!("`delay` is of no use for `{}`", step.action),
+            "allowed for `do = \"slow\"` only: by how much".to_owned(),
+        );
+    }
+    if step.action == Action::LongQuery && step.duration_ns.is_none() {
+        wrong(
+            "duration",
+            "`long_query` does not say how long the statement takes".to_owned(),
+            "give it a `duration`, such as duration = \"10s\"".to_owned(),
         );
     }
 }

@@ -1,13 +1,14 @@
-//! HAProxy's admin socket: one command a connection, an answer until the end.
+//! HAProxy's stats socket: one command a connection, an answer until the end.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::runtime::{Belief, Beliefs, Viewer};
 
@@ -15,35 +16,65 @@ use crate::runtime::{Belief, Beliefs, Viewer};
 const MAX_ANSWER: u64 = 1 << 20;
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
+/// Where the socket is.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// In a file.
+    File(PathBuf),
+    /// On a port, as in a container.
+    Port(SocketAddr),
+}
+
+async fn talk(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    command: &str,
+) -> io::Result<String> {
+    stream.write_all(format!("{command}\n").as_bytes()).await?;
+    let mut answer = String::new();
+    stream.take(MAX_ANSWER).read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
 /// Asks one thing.
-pub(super) async fn ask(path: &Path, command: &str) -> io::Result<String> {
-    let talk = async {
-        let mut stream = UnixStream::connect(path).await?;
-        stream.write_all(format!("{command}\n").as_bytes()).await?;
-        let mut answer = String::new();
-        stream.take(MAX_ANSWER).read_to_string(&mut answer).await?;
-        Ok(answer)
+async fn ask(place: &Place, command: &str) -> io::Result<String> {
+    let asking = async {
+        match place {
+            Place::File(path) => talk(UnixStream::connect(path).await?, command).await,
+            Place::Port(address) => talk(TcpStream::connect(address).await?, command).await,
+        }
     };
-    tokio::time::timeout(ANSWERS_WITHIN, talk)
+    tokio::time::timeout(ANSWERS_WITHIN, asking)
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
+/// Held clients stay where they are; new ones go elsewhere.
+pub(super) async fn drain(place: &Place, backend: &str, on: bool) -> Result<String, String> {
+    let state = if on { "drain" } else { "ready" };
+    let command = format!("set server mysql/{backend} state {state}");
+    // It answers a state that it took with an empty line.
+    match ask(place, &command).await {
+        Ok(answer) if answer.trim().is_empty() => Ok(command),
+        Ok(answer) => Err(format!("it refused `{command}`: {}", answer.trim())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Reads what HAProxy believes of its servers.
 pub(super) struct StatViewer {
-    path: PathBuf,
+    place: Place,
 }
 
 impl StatViewer {
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self { path }
+    pub(super) fn new(place: Place) -> Self {
+        Self { place }
     }
 }
 
 impl Viewer for StatViewer {
     fn look(&mut self) -> BoxFuture<'_, Beliefs> {
         async move {
-            let text = ask(&self.path, "show stat")
+            let text = ask(&self.place, "show stat")
                 .await
                 .map_err(|error| error.to_string())?;
             Ok(beliefs(&text))

@@ -1,4 +1,5 @@
-//! A real MariaDB server with an empty data folder of its own.
+//! A real database server with an empty data folder of its own: MariaDB, MySQL, or
+//! TiDB with its storage inside.
 //!
 //! It never reads the host's configuration, keeps no name or host caches (so
 //! that bare connections of health checks and witnesses block nobody), and has a
@@ -21,57 +22,51 @@ use tokio::sync::mpsc;
 use self::install::copy;
 pub use self::install::install;
 use super::net::{self, Namespace};
-use super::{Host, PORT_ATTEMPTS, free_port, version_line};
+use super::sql::{Dialect, Launch};
+use super::throttle::{self, Throttle};
+use super::{Host, PORT_ATTEMPTS, free_port, said_by};
 use crate::children::{Child, frozen};
 use crate::error::{Problem, Result};
 use crate::folder::{LabFolder, write_private};
-use crate::login::{say, until_it_answers};
-use crate::runtime::{Applied, Backend};
+use crate::login::{cut_user, say, until_it_answers};
+use crate::runtime::{Applied, Backend, DEFAULT_DELAY_NS};
 use crate::scenario::Action;
 use crate::timeline::Due;
 use crate::witness::{HeldConnection, Login, Seen, watch_listener, watch_process};
 
-/// The user of HAProxy's login checks: without a password or any right, since
-/// such a check can prove neither.
-pub const CHECK_USER: &str = "gapscope_check";
-
-const PACKAGES: &str = "apt install mariadb-server, dnf install mariadb-server, apk add mariadb \
-                        mariadb-server-utils, brew install mariadb";
 const START_WITHIN_NS: i64 = 60_000_000_000;
+const SAYS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The server's programs, found once for all servers.
 #[derive(Debug, Clone)]
 pub struct Programs {
+    dialect: Dialect,
     server: PathBuf,
-    install: PathBuf,
+    /// What makes MariaDB's data folder; MySQL's server does it itself.
+    install: Option<PathBuf>,
     version: String,
 }
 
 impl Programs {
     /// Finds them.
-    pub fn find(host: &Host) -> Result<Self> {
-        let server = super::find::find(&host.named, &["mariadbd", "mysqld"], PACKAGES)?;
-        let install = super::find::find(
-            &host.named,
-            &["mariadb-install-db", "mysql_install_db"],
-            PACKAGES,
-        )?;
-        let version = version_line(&server, "--version");
-        if !version.contains("MariaDB") {
-            return Err(Problem::new(format!(
-                "{} is not MariaDB: it says `{version}`",
-                server.display()
-            ))
-            .hint("name MariaDB's server with --program mariadbd=PATH"));
-        }
-        let version = version
-            .split_once("Ver ")
-            .map_or(version.as_str(), |(_, rest)| rest)
-            .split_whitespace()
-            .next()
-            .unwrap_or_default()
-            .to_owned();
+    pub fn find(host: &Host, dialect: Dialect) -> Result<Self> {
+        let server = super::find::find(&host.named, dialect.programs(), dialect.packages())?;
+        let install = match dialect {
+            Dialect::Mariadb => Some(super::find::find(
+                &host.named,
+                &["mariadb-install-db", "mysql_install_db"],
+                dialect.packages(),
+            )?),
+            Dialect::Mysql | Dialect::Tidb => None,
+        };
+        let said = said_by(&server, dialect.version_flag());
+        let version = dialect.version(&said).map_err(|why| {
+            let name = dialect.programs()[0];
+            Problem::new(format!("{} cannot be used: {why}", server.display()))
+                .hint(format!("name it with --program {name}=PATH"))
+        })?;
         Ok(Self {
+            dialect,
             server,
             install,
             version,
@@ -80,21 +75,27 @@ impl Programs {
 }
 
 /// A running server.
-pub struct Mariadb {
+pub struct Server {
     name: String,
     host: Host,
     programs: Programs,
     login: Login,
     /// Who may end others' connections.
     admin: Login,
+    /// What makes its users.
+    users: Vec<String>,
     server_id: u32,
     /// Data, sockets, log.
     place: PathBuf,
     port: u16,
+    /// A second one, where the server wants one.
+    status_port: u16,
     child: Child,
     held: Option<HeldConnection>,
     /// Its packets are dropped or rejected.
     is_cut_off: bool,
+    /// It is being slowed down.
+    throttle: Option<Throttle>,
     // After the child, which lives in it.
     namespace: Option<Namespace>,
 }
@@ -105,65 +106,76 @@ fn base_folder(programs: &Programs) -> Option<PathBuf> {
     (base != Path::new("/usr") && base.join("share").is_dir()).then(|| base.to_owned())
 }
 
-impl Mariadb {
-    /// Starts a server on a copy of the data folder `template` and waits until it
-    /// can be logged in to.
+impl Server {
+    /// Starts a server on a copy of the data folder `template`, if it needs one, and
+    /// waits until it can be logged in to.
     pub async fn start(
         host: &Host,
         programs: &Programs,
         folder: &LabFolder,
-        template: &Path,
+        template: Option<&Path>,
         (name, server_id): (&str, u32),
         login: &Login,
         tools: Option<&net::Tools>,
     ) -> Result<Self> {
         let place = folder.private(&format!("backend-{server_id}"), host.user.as_ref())?;
-        copy(host, folder, template, &place.join("data")).await?;
+        if let Some(template) = template {
+            copy(host, folder, template, &place.join("data")).await?;
+        }
         let admin = Login {
             user: "gapscope_admin".to_owned(),
             password: format!("{:032x}", rand::random::<u128>()),
         };
-        write_private(
-            &place.join("init.sql"),
-            &init_sql(
-                login,
-                &admin,
-                if tools.is_some() { "%" } else { "127.0.0.1" },
-            ),
-            host.user.as_ref(),
-        )?;
+        let from = if tools.is_some() { "%" } else { "127.0.0.1" };
+        let users = programs
+            .dialect
+            .users(&programs.version, login, &admin, from);
+        if programs.dialect.has_init_file() {
+            write_private(
+                &place.join("init.sql"),
+                &format!("{};\n", users.join(";\n")),
+                host.user.as_ref(),
+            )?;
+        }
         let mut namespace = match tools {
             Some(tools) => Some(Namespace::make(tools, folder.owner(), server_id)?),
             None => None,
         };
         let mut last = None;
         for _ in 0..PORT_ATTEMPTS {
-            let port = free_port().map_err(|error| {
-                Problem::new(format!(
-                    "no free loopback port for backend `{name}`: {error}"
-                ))
-            })?;
-            let child = launch(
-                host,
-                programs,
-                &place,
-                name,
-                server_id,
+            let free = || {
+                free_port().map_err(|error| {
+                    Problem::new(format!(
+                        "no free loopback port for backend `{name}`: {error}"
+                    ))
+                })
+            };
+            let (port, status_port) = (free()?, free()?);
+            let base = base_folder(programs);
+            let at = Launch {
+                place: &place,
+                ip: ip_of(namespace.as_ref()),
                 port,
-                namespace.as_ref(),
-            )?;
+                status_port,
+                server_id,
+                base: base.as_deref(),
+            };
+            let child = launch(host, programs, name, at, namespace.as_ref())?;
             let mut server = Self {
                 name: name.to_owned(),
                 host: host.clone(),
                 programs: programs.clone(),
                 login: login.clone(),
                 admin: admin.clone(),
+                users: users.clone(),
                 server_id,
                 place: place.clone(),
                 port,
+                status_port,
                 child,
                 held: None,
                 is_cut_off: false,
+                throttle: None,
                 namespace: namespace.take(),
             };
             match server.until_ready().await {
@@ -186,30 +198,63 @@ impl Mariadb {
             Ok(Some(status)) => Err(format!("it ended with {status}")),
             Err(error) => Err(error.to_string()),
         };
-        until_it_answers(
-            clock.as_ref(),
-            self.address(),
-            &self.login,
-            clock.raw_ns() + START_WITHIN_NS,
-            alive,
-        )
-        .await
-        .map_err(|why| {
+        let deadline = clock.raw_ns() + START_WITHIN_NS;
+        let ready = async {
+            if !self.programs.dialect.has_init_file() {
+                self.make_users(deadline, &alive).await?;
+            }
+            until_it_answers(
+                clock.as_ref(),
+                self.address(),
+                &self.login,
+                deadline,
+                &alive,
+            )
+            .await
+        };
+        ready.await.map_err(|why| {
             super::with_log(
                 format!(
-                    "MariaDB for backend `{}` did not come up at {}: {why}",
+                    "{} for backend `{}` did not come up at {}: {why}",
+                    self.programs.dialect.name(),
                     self.name,
                     self.address()
                 ),
                 &self.child.log_tail(8),
-                "mariadbd",
+                self.programs.dialect.programs()[0],
             )
         })
     }
 
+    /// A server that forgets all when it ends lets `root` in without a password.
+    async fn make_users(
+        &self,
+        deadline_ns: i64,
+        alive: &impl Fn() -> std::result::Result<(), String>,
+    ) -> std::result::Result<(), String> {
+        let root = Login {
+            user: "root".to_owned(),
+            password: String::new(),
+        };
+        let clock = self.host.clock.as_ref();
+        until_it_answers(clock, self.address(), &root, deadline_ns, alive).await?;
+        for statement in &self.users {
+            say(self.address(), &root, statement, SAYS_WITHIN)
+                .await
+                .map_err(|error| format!("its users cannot be made: {error}"))?;
+        }
+        Ok(())
+    }
+
     fn port_was_taken(&self) -> bool {
         let log = self.child.log_tail(30);
-        log.contains("Address already in use") || log.contains("Bind on TCP/IP port")
+        [
+            "Address already in use",
+            "Bind on TCP/IP port",
+            "address already in use",
+        ]
+        .iter()
+        .any(|words| log.contains(words))
     }
 
     /// What a fault that ends the process is watched by.
@@ -299,7 +344,21 @@ impl Mariadb {
                     "its packets pass again".to_owned(),
                 ))
             }
+            Action::Slow => {
+                let frozen = Duration::from_nanos(due.lasts_ns.unwrap_or(DEFAULT_DELAY_NS));
+                let asked = self.send(Signal::STOP, "SIGSTOP")?;
+                self.throttle = Some(Throttle::begin(self.child.clone(), frozen));
+                let detail = format!(
+                    "process {pid} is frozen for {} ms of each {} ms",
+                    frozen.as_millis(),
+                    (frozen + throttle::RUNS).as_millis()
+                );
+                Ok(applied(asked, None, detail))
+            }
             Action::Resume => {
+                if let Some(throttle) = self.throttle.take() {
+                    throttle.end().await;
+                }
                 let asked = self.send(Signal::CONT, "SIGCONT")?;
                 Ok(applied(
                     asked,
@@ -317,13 +376,20 @@ impl Mariadb {
                     .hint("give its `stop` a `grace`, or start it later"));
                 }
                 let earliest_ns = self.host.clock.raw_ns();
+                let base = base_folder(&self.programs);
+                let at = Launch {
+                    place: &self.place,
+                    ip: ip_of(self.namespace.as_ref()),
+                    port: self.port,
+                    status_port: self.status_port,
+                    server_id: self.server_id,
+                    base: base.as_deref(),
+                };
                 self.child = launch(
                     &self.host,
                     &self.programs,
-                    &self.place,
                     &self.name,
-                    self.server_id,
-                    self.port,
+                    at,
                     self.namespace.as_ref(),
                 )?;
                 let latest_ns = self.host.clock.raw_ns();
@@ -340,29 +406,24 @@ impl Mariadb {
                     format!("started as process {}", self.child.pid()),
                 ))
             }
-            Action::Restart | Action::Drain | Action::Undrain => Err(Problem::new(format!(
-                "`{}` is not done to a backend itself",
-                due.action
-            ))),
+            Action::Restart | Action::Drain | Action::Undrain | Action::LongQuery => Err(
+                Problem::new(format!("`{}` is not done to a backend itself", due.action)),
+            ),
         }
     }
 }
 
-impl Backend for Mariadb {
+impl Backend for Server {
     fn name(&self) -> &str {
         &self.name
     }
 
     fn address(&self) -> SocketAddr {
-        let ip = self
-            .namespace
-            .as_ref()
-            .map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Namespace::address);
-        SocketAddr::from((ip, self.port))
+        SocketAddr::from((ip_of(self.namespace.as_ref()), self.port))
     }
 
     fn program(&self) -> String {
-        format!("MariaDB {}", self.programs.version)
+        format!("{} {}", self.programs.dialect.name(), self.programs.version)
     }
 
     fn can(&self, action: Action) -> std::result::Result<(), String> {
@@ -401,17 +462,20 @@ impl Backend for Mariadb {
             if !matches!(self.child.ended(), Ok(None)) {
                 return Ok("is down".to_owned());
             }
-            let text = format!("KILL USER '{}'", self.login.user);
-            say(self.address(), &self.admin, &text, Duration::from_secs(5))
-                .await
-                .map(|()| "all".to_owned())
-                .map_err(|error| {
-                    Problem::new(format!(
-                        "cannot end the connections to backend `{}` at {}: {error}",
-                        self.name,
-                        self.address()
-                    ))
-                })
+            cut_user(
+                self.programs.dialect,
+                self.address(),
+                &self.admin,
+                &self.login.user,
+            )
+            .await
+            .map_err(|error| {
+                Problem::new(format!(
+                    "cannot end the connections to backend `{}` at {}: {error}",
+                    self.name,
+                    self.address()
+                ))
+            })
         }
         .boxed_local()
     }
@@ -421,79 +485,27 @@ impl Backend for Mariadb {
     }
 }
 
-/// Where clients that write do it.
-pub const WRITTEN_SCHEMA: &str = "gapscope";
-
-/// The user whom probes log in as may do nothing but log in from `from`, keep a
-/// table of its own for benchmarks, and do what it likes in a schema for clients
-/// that write, at this server, whose data is worth nothing.
-fn init_sql(login: &Login, admin: &Login, from: &str) -> String {
-    format!(
-        "CREATE USER IF NOT EXISTS '{admin}'@'{from}' IDENTIFIED BY '{secret}';\n\
-         GRANT ALL PRIVILEGES ON *.* TO '{admin}'@'{from}';\n\
-         CREATE USER IF NOT EXISTS '{user}'@'{from}' IDENTIFIED BY '{password}';\n\
-         CREATE DATABASE IF NOT EXISTS {WRITTEN_SCHEMA};\n\
-         GRANT ALL PRIVILEGES ON {WRITTEN_SCHEMA}.* TO '{user}'@'{from}';\n\
-         CREATE DATABASE IF NOT EXISTS gapscope_overhead;\n\
-         GRANT SELECT, INSERT, CREATE, DROP ON gapscope_overhead.* TO '{user}'@'{from}';\n\
-         CREATE USER IF NOT EXISTS '{CHECK_USER}'@'{from}';\n",
-        user = login.user,
-        password = login.password,
-        admin = admin.user,
-        secret = admin.password,
-    )
+fn ip_of(namespace: Option<&Namespace>) -> IpAddr {
+    namespace.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Namespace::address)
 }
 
 fn launch(
     host: &Host,
     programs: &Programs,
-    place: &Path,
     name: &str,
-    server_id: u32,
-    port: u16,
+    at: Launch<'_>,
     namespace: Option<&Namespace>,
 ) -> Result<Child> {
-    let at = |option: &str, file: &str| format!("--{option}={}", place.join(file).display());
-    let mut args = vec![
-        "--no-defaults".to_owned(),
-        at("datadir", "data"),
-        at("tmpdir", ""),
-        at("pid-file", "pid"),
-        at("init-file", "init.sql"),
-        // Unix sockets' paths are limited to some hundred bytes.
-        at("socket", "s"),
-        format!("--port={port}"),
-        format!(
-            "--bind-address={}",
-            namespace.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Namespace::address)
-        ),
-        format!("--server-id={server_id}"),
-        "--skip-name-resolve".to_owned(),
-        "--skip-slave-start".to_owned(),
-        // Nobody is ever blocked for handshakes left unfinished.
-        "--host-cache-size=0".to_owned(),
-        "--max-connect-errors=4294967295".to_owned(),
-        "--max-connections=2000".to_owned(),
-        "--innodb-buffer-pool-size=16M".to_owned(),
-        "--innodb-log-file-size=8M".to_owned(),
-        // Durable: with 0 a killed server forgets up to a second of acknowledged
-        // commits, which the write ledger shows.
-        "--innodb-flush-log-at-trx-commit=1".to_owned(),
-        "--performance-schema=OFF".to_owned(),
-        "--skip-log-bin".to_owned(),
-    ];
-    if let Some(base) = base_folder(programs) {
-        args.push(format!("--basedir={}", base.display()));
-    }
+    let args = programs.dialect.args(&programs.version, &at);
     let mut command = match namespace {
         Some(namespace) => host.command_in(namespace, &programs.server, args),
         None => host.command(&programs.server, args),
     };
-    command.current_dir(place).env("TMPDIR", place);
+    command.current_dir(at.place).env("TMPDIR", at.place);
     Child::start(
         &format!("backend `{name}`"),
         command,
-        &place.join("server.log"),
+        &at.place.join("server.log"),
     )
     .map_err(|error| {
         Problem::new(format!(
