@@ -144,7 +144,7 @@ async fn one(case: Case, each: u64, clock: &Arc<dyn Clock>, part: &mut Part) -> 
         mut control,
         url,
         ..
-    } = serve(&folder, &data, clock.as_ref()).await?;
+    } = serve(&folder, &data, None, clock.as_ref()).await?;
     let crowd = Crowd {
         url,
         templates: Crowd::templates(case.clients()),
