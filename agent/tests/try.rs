@@ -176,9 +176,10 @@ async fn what_cannot_be_looked_at_is_said() {
             "hint: check the user",
         ],
     );
+    let none = tempfile::NamedTempFile::new().expect("an empty file");
     check(
         &address,
-        &["--password-file", "/dev/null"],
+        &["--password-file", &none.path().display().to_string()],
         1,
         &["1045", "hint: no password is given: set GAPSCOPE_PASSWORD"],
     );

@@ -31,7 +31,6 @@ fn series(count: i64) -> ClientSeries {
         started: slot * 10 * MS + 60_000,
         blind_ns: 0,
         finished: slot * 10 * MS + 300_000 + slot * 7_919 % 90_000,
-        blind_ns: 0,
         phase: Phase::Query,
         outcome: match slot % 1_000 {
             500..510 => Outcome::ConnectionLost,

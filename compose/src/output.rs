@@ -41,11 +41,6 @@ fn stderr_columns() -> Option<usize> {
     columns_of(std::io::stderr())
 }
 
-/// Columns to print data in: those of a terminal, else 100.
-pub fn width() -> usize {
-    stdout_columns().unwrap_or(100).max(LEAST_WIDTH)
-}
-
 /// Shows progress on stderr: a live block on a terminal, else a line now and then.
 pub struct Screen {
     look: Look,

@@ -18,7 +18,7 @@ use crate::error::{Problem, Result};
 use crate::folder::LabFolder;
 use crate::lab::{Lab, Make};
 use crate::output;
-use crate::scenario::{BackendKind, Overrides, Scenario};
+use crate::scenario::{BackendKind, Overrides, RuntimeKind, Scenario};
 use crate::witness::Login;
 
 const AGENT: &str = "agent";
@@ -47,6 +47,7 @@ async fn mariadb(options: &Options, clock: &Arc<dyn Clock>) -> Result<Lab> {
         .map_err(|errors| Problem::usage(format!("no such lab can be made\n{errors}")))?;
     let make = Make {
         scenario: &scenario,
+        runtime: RuntimeKind::Process,
         backend: BackendKind::Mariadb,
         itself: itself()?,
         named: options.program.iter().cloned().collect(),

@@ -62,7 +62,7 @@ pub async fn matrix(options: &cli::Matrix) -> Result<u8> {
         matrix.cells.push(row);
     }
     let printed = match options.format {
-        Format::Text => text(&matrix, output::width()),
+        Format::Text => text(&matrix, output::columns_or_80()),
         Format::Markdown => markdown(&matrix),
         Format::Json => matrix.json(),
     };
