@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
 use gapscope_proto::host::{HostRecord, Lag};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::spool::Spool;
@@ -30,6 +31,12 @@ impl LagBook {
             next_due_ns: first_due_ns,
             gathered: None,
         }
+    }
+
+    /// The ticker has rested, with nobody to tell: the next tick is due then.
+    pub fn restart(&mut self, first_due_ns: i64) {
+        self.next_due_ns = first_due_ns;
+        self.gathered = None;
     }
 
     /// When the next tick is due.
@@ -78,12 +85,24 @@ impl LagBook {
     }
 }
 
-/// Keeps the notes. Cheap to clone.
+/// Keeps the notes while something is probed. Cheap to clone.
 #[derive(Clone)]
 pub struct HostNotes {
     book: Arc<Mutex<LagBook>>,
     clock: Arc<dyn Clock>,
     spool: Spool,
+    /// How many runs want them.
+    wanted: watch::Sender<usize>,
+}
+
+/// Notes are kept until it is dropped.
+#[derive(Debug)]
+pub struct Wanted(watch::Sender<usize>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.send_modify(|runs| *runs = runs.saturating_sub(1));
+    }
 }
 
 impl HostNotes {
@@ -93,7 +112,14 @@ impl HostNotes {
             book: Arc::new(Mutex::new(LagBook::new(clock.raw_ns() + TICK_NS))),
             clock,
             spool,
+            wanted: watch::Sender::new(0),
         }
+    }
+
+    /// A run has begun, and wants notes.
+    pub fn want(&self) -> Wanted {
+        self.wanted.send_modify(|runs| *runs += 1);
+        Wanted(self.wanted.clone())
     }
 
     /// Spools what is gathered: before a run's last record.
@@ -115,10 +141,22 @@ impl HostNotes {
         self.spool.host_for_all(HostRecord::Anchor(anchor)).await;
     }
 
-    /// Ticks until stopped.
+    /// Ticks until stopped; rests while nothing is probed, when there is nobody to
+    /// tell and a hundred wake-ups a second are most of what an agent costs.
     pub async fn run(self, stop: CancellationToken) {
+        let mut wanted = self.wanted.subscribe();
         let mut anchor_due_ns = self.clock.raw_ns();
         loop {
+            if *wanted.borrow_and_update() == 0 {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    // An error cannot be: this holds a sender too.
+                    () = async { let _ = wanted.wait_for(|runs| *runs > 0).await; } => {}
+                }
+                let now_ns = self.clock.raw_ns();
+                self.book().restart(now_ns + TICK_NS);
+                anchor_due_ns = now_ns;
+            }
             let due_ns = self.book().next_due_ns();
             let left = u64::try_from(due_ns.saturating_sub(self.clock.raw_ns())).unwrap_or(0);
             tokio::select! {

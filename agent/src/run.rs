@@ -218,6 +218,7 @@ pub async fn probe(tools: &Tools, plan: &RunPlan, times: Times, stopper: &Stoppe
             },
         )
         .await;
+    let _notes = tools.notes.want();
     tools.board.put(run, board.clone());
     let give_up = CancellationToken::new();
     let ledger = tools.writes.as_ref().map(|writes| {

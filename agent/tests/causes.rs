@@ -79,7 +79,8 @@ async fn a_server_hangs() {
     probe_until("an answer", &mut held, is_ok).await;
     probe_until("an answer", &mut new, is_ok).await;
     db.process.signal(Signal::STOP);
-    let hung = probe(&mut held).await;
+    // A busy host may take a moment to stop all of its threads.
+    let hung = probe_until("the hang", &mut held, |s| !is_ok(s)).await;
     check(
         &hung,
         (
@@ -252,6 +253,112 @@ async fn a_server_refuses_a_login() {
         .await;
     let mut nobody = client(db.target(), Style::New, 5_000);
     check(&probe(&mut nobody).await, refused(Cause::HostBlocked, 1130));
+}
+
+/// Limits and rights of accounts, as MariaDB words them.
+#[tokio::test(flavor = "multi_thread")]
+async fn accounts_with_limits() {
+    use mysql_async::prelude::Queryable;
+    let Some(db) = MariaDb::start(
+        &[
+            "--max-user-connections=50",
+            "--disconnect-on-expired-password=ON",
+        ],
+        "CREATE USER hourly@'127.0.0.1' IDENTIFIED BY 'hunter2' WITH MAX_CONNECTIONS_PER_HOUR 1;\n\
+         CREATE USER sock@'127.0.0.1' IDENTIFIED VIA unix_socket;\n\
+         CREATE USER expired@'127.0.0.1' IDENTIFIED BY 'hunter2' PASSWORD EXPIRE;\n\
+         CREATE DATABASE d;\nCREATE TABLE d.t (a INT PRIMARY KEY, b INT) ENGINE=InnoDB;\n\
+         INSERT INTO d.t VALUES (1, 0), (2, 0);\n\
+         CREATE USER narrow@'127.0.0.1' IDENTIFIED BY 'hunter2';\n\
+         GRANT SELECT (a) ON d.t TO narrow@'127.0.0.1';\n\
+         CREATE USER writer@'127.0.0.1' IDENTIFIED BY 'hunter2';\n\
+         GRANT ALL ON d.* TO writer@'127.0.0.1';\n",
+        |_| Vec::new(),
+    )
+    .await
+    else {
+        return;
+    };
+    let of = |user: &str, style| {
+        let there = Target {
+            user: user.into(),
+            ..db.target()
+        };
+        client(there, style, 20_000)
+    };
+    let refused = |cause, code| {
+        (
+            Phase::Connect,
+            Outcome::ServerError,
+            cause,
+            Some(code),
+            false,
+        )
+    };
+    let mut hourly = of("hourly", Style::New);
+    assert!(is_ok(&probe(&mut hourly).await));
+    let too_many = probe(&mut hourly).await;
+    check(&too_many, refused(Cause::TooManyConnections, 1226));
+    let text = too_many.error.as_deref().unwrap_or_default();
+    assert!(text.contains("max_connections_per_hour"), "{text}");
+    let mut sock = of("sock", Style::New);
+    check(&probe(&mut sock).await, refused(Cause::Denied, 1698));
+    let mut expired = of("expired", Style::New);
+    check(&probe(&mut expired).await, refused(Cause::Denied, 1862));
+    db.admin("SET GLOBAL disconnect_on_expired_password = OFF")
+        .await;
+    let sandboxed = probe(&mut expired).await;
+    assert_eq!(
+        (sandboxed.outcome, sandboxed.cause, sandboxed.error_code),
+        (Outcome::ServerError, Some(Cause::Denied), Some(1820)),
+        "{sandboxed:#?}"
+    );
+    // The limit of all accounts, not of one.
+    db.admin("SET GLOBAL max_user_connections = 1").await;
+    let (mut held, mut another) = (of("probe", Style::Reused), of("probe", Style::New));
+    assert!(is_ok(&probe(&mut held).await));
+    check(
+        &probe(&mut another).await,
+        refused(Cause::TooManyConnections, 1203),
+    );
+    db.admin("SET GLOBAL max_user_connections = 50").await;
+
+    let connect = async |user: &str| {
+        let opts = mysql_async::OptsBuilder::default()
+            .ip_or_hostname("127.0.0.1")
+            .tcp_port(db.port)
+            .user(Some(user))
+            .pass(Some("hunter2"))
+            .prefer_socket(false);
+        mysql_async::Conn::new(opts).await.expect("connects")
+    };
+    let meant = |result: Result<(), mysql_async::Error>| {
+        let Err(mysql_async::Error::Server(error)) = result else {
+            panic!("no error packet: {result:?}");
+        };
+        (error.code, meaning(error.code, &error.message).cause)
+    };
+    let mut narrow = connect("narrow").await;
+    let column = narrow.query_drop("SELECT b FROM d.t").await;
+    assert_eq!(meant(column), (1143, Cause::Denied));
+    let global = narrow.query_drop("SET GLOBAL max_connections = 5").await;
+    assert_eq!(meant(global), (1227, Cause::Denied));
+    // Each waits for the other's row.
+    let (mut one, mut two) = (connect("writer").await, connect("writer").await);
+    for (conn, row) in [(&mut one, 1), (&mut two, 2)] {
+        conn.query_drop("BEGIN").await.expect("begun");
+        let update = format!("UPDATE d.t SET b = 1 WHERE a = {row}");
+        conn.query_drop(update).await.expect("locked");
+    }
+    let (first, second) = tokio::join!(
+        one.query_drop("UPDATE d.t SET b = 2 WHERE a = 2"),
+        two.query_drop("UPDATE d.t SET b = 2 WHERE a = 1"),
+    );
+    let victim = match (first, second) {
+        (Ok(()), victim) | (victim, Ok(())) => victim,
+        both => panic!("{both:?}"),
+    };
+    assert_eq!(meant(victim), (1213, Cause::LockWait));
 }
 
 /// The server exempts loopback, so this takes an address of another kind.

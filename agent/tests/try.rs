@@ -82,7 +82,12 @@ async fn a_server_and_a_balancer_before_it() {
             assert!(out.contains(words), "{words:?} is not in {out}");
         }
         assert!(
-            err.contains("read-only: 24 statements and 4 connections a second"),
+            err.lines().all(|line| line.chars().count() <= width),
+            "{err}"
+        );
+        let said = err.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            said.contains("read-only: 24 statements and 4 connections a second"),
             "{err}"
         );
     }
@@ -170,6 +175,13 @@ async fn what_cannot_be_looked_at_is_said() {
             "server_error 1045 (denied by server)",
             "hint: check the user",
         ],
+    );
+    let none = tempfile::NamedTempFile::new().expect("an empty file");
+    check(
+        &address,
+        &["--password-file", &none.path().display().to_string()],
+        1,
+        &["1045", "hint: no password is given: set GAPSCOPE_PASSWORD"],
     );
     check(
         &address,

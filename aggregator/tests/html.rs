@@ -431,7 +431,7 @@ fn twenty_repetitions_are_drawn_with_their_groups() {
     assert_eq!(lengths.matches("<circle").count(), 2 * 19);
     assert_eq!(
         lengths
-            .matches("the first: repetition 1: disrupted, 3.0")
+            .matches("the first: repetition 1: disrupted, 3.")
             .count(),
         2
     );

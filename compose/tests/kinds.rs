@@ -21,12 +21,12 @@ const CANARIES: [&str; 9] = [
 ];
 
 #[expect(clippy::print_stdout, reason = "a test says that it was skipped")]
-fn installed() -> bool {
+fn installed(proxy: &str) -> bool {
     let none = find::Named::new();
     let found = find::find(&none, &["mariadbd", "mysqld"], "").is_ok()
-        && find::find(&none, &["haproxy"], "").is_ok();
+        && find::find(&none, &[proxy], "").is_ok();
     if !found {
-        println!("skipped: haproxy and mariadbd are not both installed");
+        println!("skipped: {proxy} and mariadbd are not both installed");
     }
     found
 }
@@ -169,19 +169,19 @@ fn the_reconnecting_proxy_loses_state_and_each_canary_names_its_own() {
 }
 
 #[track_caller]
-fn check_cut(step: &str, allowed: &[&str]) {
-    if !installed() {
+fn check_cut(proxy: &str, step: &str, allowed: &[&str]) {
+    if !installed(proxy) {
         return;
     }
     let flags = ["--runtime", "process", "--backend", "mariadb"];
-    let summary = measure(&flags, "haproxy", step, "16s", "2s");
+    let summary = measure(&flags, proxy, step, "16s", "2s");
     let fates = fates(&summary);
     assert_eq!(fates.len(), CANARIES.len() + 4, "{fates:#?}");
     for (kind, found) in &fates {
         for fate in found {
             assert!(
                 allowed.contains(&fate.as_str()),
-                "{step}: {kind}: {fates:#?}"
+                "{proxy}: {step}: {kind}: {fates:#?}"
             );
         }
     }
@@ -193,16 +193,41 @@ fn check_cut(step: &str, allowed: &[&str]) {
 
 #[test]
 fn a_stopped_server_cuts_every_kind_behind_haproxy() {
-    check_cut("stop", &["dropped", "reconnected", "failed", "unmeasured"]);
+    check_cut(
+        "haproxy",
+        "stop",
+        &["dropped", "reconnected", "failed", "unmeasured"],
+    );
 }
 
 #[test]
 fn a_killed_server_cuts_every_kind_behind_haproxy() {
-    check_cut("kill", &["dropped", "reconnected", "failed", "unmeasured"]);
+    check_cut(
+        "haproxy",
+        "kill",
+        &["dropped", "reconnected", "failed", "unmeasured"],
+    );
 }
 
 #[test]
 fn a_hung_server_hangs_every_kind_behind_haproxy() {
     // Its health check stays green: the kernel accepts.
-    check_cut("hang", &["lost", "hung", "unmeasured"]);
+    check_cut("haproxy", "hang", &["lost", "hung", "unmeasured"]);
+}
+
+// nginx has no checks of its own: who is cut connects again and is sent to the other
+// server once the first one has refused; a hung one still accepts.
+
+#[test]
+fn a_stopped_server_cuts_every_kind_behind_nginx() {
+    check_cut(
+        "nginx",
+        "stop",
+        &["dropped", "reconnected", "failed", "unmeasured"],
+    );
+}
+
+#[test]
+fn a_hung_server_hangs_every_kind_behind_nginx() {
+    check_cut("nginx", "hang", &["lost", "hung", "dropped", "unmeasured"]);
 }

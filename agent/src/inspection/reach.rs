@@ -144,6 +144,13 @@ pub async fn one(conn: &mut Conn, sql: &str) -> Result<String, String> {
     }
 }
 
+/// The first column of an answer, where it holds texts.
+pub async fn column(conn: &mut Conn, sql: &str) -> Result<Vec<String>, String> {
+    let rows: Vec<mysql_async::Row> = conn.query(sql).await.map_err(text_of)?;
+    let texts = rows.into_iter().filter_map(|mut row| row.take_opt(0));
+    Ok(texts.filter_map(Result::ok).collect())
+}
+
 /// What an error says.
 pub fn text_of(error: mysql_async::Error) -> String {
     outcome::of_driver_error(&error, Phase::Query).text

@@ -492,7 +492,8 @@ pub const CODES: &[Code] = {
             C::TooManyConnections,
             "ER_USER_LIMIT_REACHED",
             Both,
-        ),
+        )
+        .made("MariaDB, WITH MAX_CONNECTIONS_PER_HOUR 1, a second connection"),
         // By number alone.
         row(
             S::Server,
@@ -512,7 +513,8 @@ pub const CODES: &[Code] = {
             C::TooManyConnections,
             "ER_TOO_MANY_USER_CONNECTIONS",
             Both,
-        ),
+        )
+        .made("MariaDB, SET GLOBAL max_user_connections = 1, a second connection"),
         row(
             S::Server,
             1045,
@@ -541,7 +543,8 @@ pub const CODES: &[Code] = {
             C::Denied,
             "ER_ACCESS_DENIED_NO_PASSWORD_ERROR",
             Both,
-        ),
+        )
+        .made("MariaDB, an account by unix_socket, over TCP"),
         row(
             S::Server,
             1142,
@@ -559,7 +562,8 @@ pub const CODES: &[Code] = {
             C::Denied,
             "ER_COLUMNACCESS_DENIED_ERROR",
             Both,
-        ),
+        )
+        .made("MariaDB, a column that the user may not read"),
         row(
             S::Server,
             1227,
@@ -568,7 +572,8 @@ pub const CODES: &[Code] = {
             C::Denied,
             "ER_SPECIFIC_ACCESS_DENIED_ERROR",
             Both,
-        ),
+        )
+        .made("MariaDB, SET GLOBAL by a user without SUPER"),
         row(
             S::Server,
             1820,
@@ -577,7 +582,8 @@ pub const CODES: &[Code] = {
             C::Denied,
             "ER_MUST_CHANGE_PASSWORD",
             Both,
-        ),
+        )
+        .made("MariaDB, PASSWORD EXPIRE with disconnect_on_expired_password=OFF"),
         row(
             S::Server,
             1862,
@@ -586,7 +592,8 @@ pub const CODES: &[Code] = {
             C::Denied,
             "ER_MUST_CHANGE_PASSWORD_LOGIN",
             Both,
-        ),
+        )
+        .made("MariaDB, PASSWORD EXPIRE with disconnect_on_expired_password=ON"),
         row(
             S::MySql,
             3118,
@@ -801,7 +808,8 @@ pub const CODES: &[Code] = {
             C::LockWait,
             "ER_LOCK_DEADLOCK",
             Both,
-        ),
+        )
+        .made("MariaDB, two transactions that wait for each other's row"),
         row(
             S::MySql,
             3572,

@@ -231,7 +231,7 @@ pub const WAYS: &[Way] = {
             "the agent has no file handle left",
             "EMFILE, ENFILE",
             false,
-            "",
+            "a process without a free file handle",
         ),
         way(
             O::AgentError,
@@ -239,7 +239,7 @@ pub const WAYS: &[Way] = {
             "the agent's host has no port left",
             "EADDRNOTAVAIL, EADDRINUSE",
             false,
-            "",
+            "a network namespace with two local ports, both in use",
         ),
         way(
             O::AgentError,
@@ -387,7 +387,15 @@ timeouts.
   under one of them; a certificate without names cannot be used this way.
 - `sha256_password`, `auth_pam`, `gssapi`, `parsec`: `connect_failed`, `denied`.
 - It does not say why TLS was not offered, nor the version and the cipher: the
-  agent reads those from the bytes of a connection of its own (`check`, `try`).
+  agent reads those from the bytes of a connection of its own ([looks](looks.md)).
+- A peer that announces more columns than any memory holds makes it ask for that
+  memory at once, and a process that is refused memory is aborted. No setting bounds
+  it (`max_allowed_packet` does not: the announcement is nine bytes), the newest
+  release (0.37) does it too, and an abort cannot be caught. Nothing that was measured
+  is lost: the agent that is started again goes on with the run, and the first one's
+  missing end is how the report knows
+  (`cargo test --workspace --test aborted`). Let whoever starts agents start them
+  again (`Restart=on-failure`).
 ";
 
 #[cfg(test)]

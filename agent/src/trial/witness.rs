@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
 use gapscope_proto::sample::Phase;
-use mysql_async::prelude::Queryable;
 use tokio_util::sync::CancellationToken;
 
 use crate::inspection::parse::{Greeting, TlsSeen};
-use crate::inspection::reach::{Means, NotReached, Tapped, cut, one, reach, text_of};
+use crate::inspection::reach::{Means, NotReached, Tapped, column, cut, one, reach};
 use crate::inspection::watch::{seen_as, server_tls};
 use crate::outcome::{self, Verdict};
 use crate::probe::answer::{Answer, Ask, ask};
@@ -94,7 +93,7 @@ pub(crate) async fn look(
         let lone_id = one(&mut conn, "SELECT CONNECTION_ID()").await;
         let seen_as = seen_as(&mut conn).await;
         let server_tls = server_tls(&mut conn).await;
-        let grants: Result<Vec<String>, _> = conn.query("SHOW GRANTS").await;
+        let grants = column(&mut conn, "SHOW GRANTS").await;
         // The one with `@@` last, in the words that proxies look for.
         let comment = one(&mut conn, "SELECT @@version_comment LIMIT 1").await;
         let _ = conn.disconnect().await;
@@ -132,6 +131,6 @@ pub(crate) async fn look(
         seen_as,
         server_tls,
         comment,
-        grants: grants.map_err(text_of),
+        grants,
     })
 }

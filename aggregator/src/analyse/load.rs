@@ -404,10 +404,8 @@ pub fn clients(
         )
         .select(columns.map(col))
         .collect()?;
-    let mut by_client: BTreeMap<u16, Vec<Probe>> = BTreeMap::new();
-    for (client, probe) in probes(&table, clock, names)? {
-        by_client.entry(client).or_default().push(probe);
-    }
+    let mut by_client = probes(&table, clock, names)?;
+    drop(table);
     let lives: Vec<Life> = clock.lives.iter().map(|(_, life)| life.clone()).collect();
     let mut all = Vec::new();
     for group in manifest
@@ -643,23 +641,23 @@ fn probes(
     table: &DataFrame,
     clock: &AgentClock,
     names: &mut Names,
-) -> Result<Vec<(u16, Probe)>, LoadError> {
+) -> Result<BTreeMap<u16, Vec<Probe>>, LoadError> {
     let life_of: HashMap<String, u16> = clock
         .lives
         .iter()
         .zip(0u16..)
         .map(|((incarnation, _), life)| (incarnation.to_string(), life))
         .collect();
-    let lives = words(table, samples::INCARNATION, |word| {
+    let lives = decoded(table, samples::INCARNATION, |word| {
         life_of.get(word).copied()
     })?;
-    let phases = words(table, samples::PHASE, |w| w.parse().unwrap_or(Phase::Query))?;
-    let outcomes = words(table, samples::OUTCOME, |word| {
+    let phases = decoded(table, samples::PHASE, |w| w.parse().unwrap_or(Phase::Query))?;
+    let outcomes = decoded(table, samples::OUTCOME, |word| {
         word.parse().unwrap_or(Outcome::ProtocolError)
     })?;
-    let causes = words(table, samples::CAUSE, |word| word.parse().ok())?;
-    let backends = words(table, samples::BACKEND, |word| names.number(word))?;
-    let errors = words(table, samples::ERROR, |word| names.number(word))?;
+    let causes = decoded(table, samples::CAUSE, |word| word.parse().ok())?;
+    let backends = decoded(table, samples::BACKEND, |word| names.number(word))?;
+    let errors = decoded(table, samples::ERROR, |word| names.number(word))?;
     let clients = table.column(samples::CLIENT)?.u16()?;
     let slots = table.column(samples::SLOT)?.u64()?;
     let scheduled = table.column(samples::SCHEDULED_NS)?.i64()?;
@@ -671,11 +669,28 @@ fn probes(
     let mut codes = codes.iter();
     let mut connections = connections.iter();
     let mut ids = ids.iter();
-    let mut found = Vec::with_capacity(table.height());
+    let (mut lives, mut phases) = (lives.iter(), phases.iter());
+    let (mut outcomes, mut causes) = (outcomes.iter(), causes.iter());
+    let (mut backends, mut errors) = (backends.iter(), errors.iter());
+    // Exactly as long as they will be: together they are most of the memory.
+    let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
+    for client in clients.iter().flatten() {
+        *counts.entry(client).or_default() += 1;
+    }
+    let mut found: BTreeMap<u16, Vec<Probe>> = counts
+        .into_iter()
+        .map(|(client, count)| (client, Vec::with_capacity(count)))
+        .collect();
     let times = scheduled.iter().zip(started.iter()).zip(finished.iter());
-    for (i, ((client, slot), ((scheduled, started), finished))) in
-        clients.iter().zip(slots.iter()).zip(times).enumerate()
+    for ((client, slot), ((scheduled, started), finished)) in
+        clients.iter().zip(slots.iter()).zip(times)
     {
+        let life = lives.next().flatten().flatten();
+        let phase = phases.next().flatten();
+        let outcome = outcomes.next().flatten();
+        let cause = causes.next().flatten().flatten();
+        let backend = backends.next().flatten();
+        let error = errors.next().flatten();
         let error_code = codes.next().flatten();
         let connection = connections.next().flatten();
         let connection_id = ids.next().flatten();
@@ -684,37 +699,81 @@ fn probes(
         else {
             continue;
         };
-        let Some(life) = lives[i].flatten() else {
+        let (Some(life), Some(found)) = (life, found.get_mut(&client)) else {
             continue;
         };
-        let mut outcome = outcomes[i].unwrap_or(Outcome::ProtocolError);
+        let mut outcome = outcome.unwrap_or(Outcome::ProtocolError);
         // A clock that went back measures nothing: no data, never an answer in
         // less than no time.
         let end = finished.max(started).max(scheduled);
         if end != finished {
             outcome = Outcome::AgentError;
         }
-        found.push((
-            client,
-            Probe {
-                life,
-                slot,
-                scheduled,
-                started,
-                finished: end,
-                blind_ns: 0,
-                phase: phases[i].unwrap_or(Phase::Query),
-                outcome,
-                cause: causes[i].flatten(),
-                error_code,
-                error: errors[i],
-                connection,
-                connection_id,
-                backend: backends[i],
-            },
-        ));
+        found.push(Probe {
+            life,
+            slot,
+            scheduled,
+            started,
+            finished: end,
+            blind_ns: 0,
+            phase: phase.unwrap_or(Phase::Query),
+            outcome,
+            cause,
+            error_code,
+            error,
+            connection,
+            connection_id,
+            backend,
+        });
     }
     Ok(found)
+}
+
+/// A column of words, each distinct one decoded once; nothing is kept for each row.
+struct Decoded<T> {
+    numbers: UInt32Chunked,
+    /// By the word's number.
+    known: Vec<Option<T>>,
+}
+
+impl<T: Copy> Decoded<T> {
+    /// Each row's.
+    fn iter(&self) -> impl Iterator<Item = Option<T>> + '_ {
+        self.numbers
+            .iter()
+            .map(|number| self.known.get(number? as usize).copied().flatten())
+    }
+}
+
+/// As [`words`], row by row.
+fn decoded<T: Copy>(
+    table: &DataFrame,
+    name: &str,
+    mut decode: impl FnMut(&str) -> T,
+) -> Result<Decoded<T>, LoadError> {
+    let column = table.column(name)?.cast(&schema::dictionary())?;
+    let categories = column.cat32()?;
+    let mapping = categories.get_mapping();
+    let numbers = categories.physical().clone();
+    let mut known = Vec::new();
+    let mut before = None;
+    for number in numbers.iter().flatten() {
+        if before == Some(number) {
+            continue;
+        }
+        before = Some(number);
+        let at = number as usize;
+        if at >= known.len() {
+            known.resize(at + 1, None);
+        }
+        if known[at].is_none() {
+            known[at] = Some(mapping.cat_to_str(number).map(&mut decode));
+        }
+    }
+    Ok(Decoded {
+        numbers,
+        known: known.into_iter().map(Option::flatten).collect(),
+    })
 }
 
 /// A column of words, each distinct one decoded once.

@@ -72,11 +72,14 @@ fn meets(found: &Found, gate: &Gate) -> bool {
 }
 
 fn text(found: &Found, unit: Unit) -> String {
-    let of: Vec<&str> = found
+    let of: Vec<String> = found
         .of
         .iter()
         .filter(|(_, value)| !value.is_empty() && value != "bare")
-        .map(|(_, value)| value.as_str())
+        .map(|(name, value)| match *name {
+            "fault" => format!("in fault {value}"),
+            _ => value.clone(),
+        })
         .collect();
     let value = match &found.value {
         FoundValue::Word(word) => word.clone(),
@@ -147,7 +150,7 @@ mod tests {
 
     #[test]
     fn conditions_hold_for_any_value() {
-        check("windows.upper > 2s", Some("p reused 1: 3.100 s"));
+        check("windows.upper > 2s", Some("p reused in fault 1: 3.100 s"));
         check("windows.upper > 4s", None);
         check("windows.upper > 2s where target = q", None);
         check("available < 99%", Some("p reused: 89.90 %"));
@@ -160,7 +163,7 @@ mod tests {
         );
         check("added > 20us", Some("30.0 us"));
         check("ratio > 1.5", None);
-        check("faults.gap > 1s", Some("p reused 1: 3.000 s"));
+        check("faults.gap > 1s", Some("p reused in fault 1: 3.000 s"));
         check("latency.p99 > 3ms", Some("0.004 s"));
     }
 
@@ -174,10 +177,16 @@ mod tests {
 
     #[test]
     fn verdicts_have_ranks() {
-        check("verdict >= disrupted", Some("p reused 1: disrupted"));
+        check(
+            "verdict >= disrupted",
+            Some("p reused in fault 1: disrupted"),
+        );
         check("verdict > disrupted", None);
         check("verdict >= seamless", Some("disrupted"));
-        check("verdict = not exposed", Some("q new 1: not exposed"));
+        check(
+            "verdict = not exposed",
+            Some("q new in fault 1: not exposed"),
+        );
         check("verdict < seamless", None);
     }
 
@@ -207,8 +216,8 @@ mod tests {
         check("windows.upper > 4s where target = p", &[]);
         // What is known to have been out does not grow by it.
         check("windows.lower > 4s", &[]);
-        check("faults.upper > 10s", &["q new 1: without bound"]);
-        check("verdict >= down", &["q new 1: unmeasured"]);
+        check("faults.upper > 10s", &["q new in fault 1: without bound"]);
+        check("verdict >= down", &["q new in fault 1: unmeasured"]);
         // For those who want it bad: nobody looked, so it is not known to be.
         check("verdict < disrupted", &[]);
         check("unwatched > 1s", &["q new: 5.000 s"]);

@@ -120,8 +120,10 @@ impl Page {
     }
 
     fn heading(&mut self, text: &str) {
-        let text = self.painted(text, "1");
-        self.line(&text);
+        for line in wrap(text, self.width) {
+            let line = self.painted(&line, "1");
+            self.line(&line);
+        }
     }
 
     fn para(&mut self, indent: &str, text: &str) {

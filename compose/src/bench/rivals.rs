@@ -74,7 +74,11 @@ fn says(path: &Path, args: &[&str]) -> Option<String> {
 pub fn look_for(rival: Rival, options: &Options) -> Result<Found, String> {
     let named: Named = options.program.iter().cloned().collect();
     let missing = || format!("{} is not here: not compared", rival.name());
-    let path = find(&named, rival.program(), "").map_err(|_| missing())?;
+    let path = match named.get("python3") {
+        // As it was named: where it is linked from tells it which packages it has.
+        Some(python) if rival == Rival::Pymysql => python.clone(),
+        _ => find(&named, rival.program(), "").map_err(|_| missing())?,
+    };
     let version = match rival {
         Rival::Pymysql => says(
             &path,
@@ -105,7 +109,10 @@ pub fn python(options: &Options) -> Result<PathBuf, String> {
     let named: Named = options.program.iter().cloned().collect();
     let missing = "DuckDB's Python package is not here: nothing is compared with it; \
                    --program python3=PATH names a Python that has it";
-    let path = find(&named, &["python3"], "").map_err(|_| missing.to_owned())?;
+    let path = match named.get("python3") {
+        Some(python) => python.clone(),
+        None => find(&named, &["python3"], "").map_err(|_| missing.to_owned())?,
+    };
     match says(&path, &["-c", "import duckdb; print(duckdb.__version__)"]) {
         Some(_) => Ok(path),
         None => Err(missing.to_owned()),

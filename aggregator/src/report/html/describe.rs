@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 use super::Page;
 use super::cell::{CAUSES, LOG_STEPS};
 use super::figures::lane_name;
-use crate::analyse::run::{PROXY_VIEW, is_note};
+use crate::analyse::run::{PROXY_VIEW, RESET, is_note};
 use crate::report::figures::{after, seconds};
 use crate::report::model::fault_name;
 
@@ -89,6 +89,18 @@ impl Page<'_> {
             })
             .collect();
         let beliefs = self.beliefs_json();
+        // Between repetitions all connections are cut: nobody's fault.
+        let resets: Vec<i64> = self
+            .analysis
+            .faults
+            .iter()
+            .filter(|fault| is_note(fault) && fault.step == RESET)
+            .filter_map(|fault| {
+                let clocks = &self.analysis.clocks;
+                let at = clocks.on_timeline(fault.asked.earliest_ns, &fault.clock)?;
+                Some(at.earliest_ns.saturating_sub(self.gathered.zero_ns))
+            })
+            .collect();
         let backends: Vec<&str> = self
             .gathered
             .backends
@@ -125,6 +137,7 @@ impl Page<'_> {
             "faults": faults,
             "views": views,
             "beliefs": beliefs,
+            "resets": resets,
         })
     }
 

@@ -8,6 +8,7 @@ use gapscope_proto::ids::TargetName;
 use gapscope_proto::sample::Outcome;
 
 use crate::analyse::fate::Fate;
+use crate::analyse::repeat;
 use crate::analyse::row::Row;
 use crate::analyse::run::Analysis;
 use crate::analyse::series::ClientSeries;
@@ -49,11 +50,51 @@ pub(super) fn add(flows: &mut Flows, clients: &[ClientSeries], row: &Row) {
     }
 }
 
+/// A target's flows, each with what was done: repetitions of a fault together, the
+/// others one by one, in order of their first.
+pub fn of_target(analysis: &Analysis, flows: &Flows, target: &str) -> Vec<(String, Flow)> {
+    let groups = repeat::groups(&analysis.faults, |id| analysis.judged.contains(&id));
+    let mut found: Vec<(u32, String, Flow)> = Vec::new();
+    for ((_, fault), flow) in flows
+        .iter()
+        .filter(|((name, _), flow)| name.as_str() == target && !flow.is_empty())
+    {
+        let group = groups.iter().find(|group| group.faults.contains(fault));
+        let first = group
+            .and_then(|group| group.faults.first())
+            .unwrap_or(fault);
+        let at = match found.iter().position(|(known, ..)| known == first) {
+            Some(at) => at,
+            None => {
+                let what = match group {
+                    None => format!("fault {fault}"),
+                    Some(group) => format!(
+                        "{} {}, {} times together",
+                        group.step,
+                        group.subject,
+                        group.faults.len()
+                    ),
+                };
+                found.push((*first, what, Flow::new()));
+                found.len() - 1
+            }
+        };
+        for (edge, n) in flow {
+            *found[at].2.entry(*edge).or_insert(0) += n;
+        }
+    }
+    found
+        .into_iter()
+        .map(|(_, what, flow)| (what, flow))
+        .collect()
+}
+
 /// Backend before, fate, backend after, how many.
 type Edge = (String, Fate, String, u64);
 
 /// What became of clients, from the backend before to the backend after.
-pub fn figure(analysis: &Analysis, target: &TargetName, fault: u32, flow: &Flow) -> Svg {
+/// `what` names the fault, or the faults.
+pub fn figure(analysis: &Analysis, target: &str, what: &str, flow: &Flow) -> Svg {
     const WIDTH: f64 = 900.0;
     let backend = |number: &Option<u32>, none: &str| {
         number.map_or(none.to_owned(), |n| analysis.names.word(n).to_owned())
@@ -91,7 +132,7 @@ pub fn figure(analysis: &Analysis, target: &TargetName, fault: u32, flow: &Flow)
     let room = (30.0 * most as f64).max(110.0);
     let unit = room / total.max(1) as f64;
     let height = top + room + gap * most as f64 + 12.0;
-    let title = format!("{target}, fault {fault}: who went where ({total} clients)");
+    let title = format!("{target}, {what}: who went where ({total} clients)");
     let mut svg = Svg::new(WIDTH, height, &title);
     svg.text((8.0, 15.0), Anchor::Start, "strong", &title);
     let xs = [170.0, WIDTH / 2.0 - thick / 2.0, WIDTH - 170.0 - thick];

@@ -36,14 +36,17 @@ class Latency extends Plot {
       const ms = Math.pow(10, power);
       this.context.fillStyle = colours.line;
       this.context.fillRect(LEFT, Math.round(this.y(ms)), this.right - LEFT, 1);
-      this.add("text", { x: LEFT - 8, y: this.y(ms) + 4, "text-anchor": "end" },
-        (ms >= 1 ? String(ms) : ms.toFixed(-power)) + " ms");
+      // Not where "not answered" stands.
+      if (this.y(ms) > TOP + 18) {
+        this.add("text", { x: LEFT - 8, y: this.y(ms) + 4, "text-anchor": "end" },
+          (ms >= 1 ? String(ms) : ms.toFixed(-power)) + " ms");
+      }
     }
     const context = this.context;
     const run = this.data.run;
     this.lanes.forEach((lane, number) => {
       const colour = colours.series[number % colours.series.length];
-      this.add("text", { x: 2, y: TOP + 14 + number * 14, style: "fill: " + colour }, shorten("■ " + lane.name, 22));
+      this.add("text", { x: 2, y: TOP + 14 + number * 14, style: "fill: " + colour }, shorten("■ " + lane.name, (LEFT - 60) / 6.2));
       for (let x = LEFT; x < width - RIGHT; x += 1) {
         const [from, to] = [this.time(x), this.time(x + 1)];
         if (to <= 0 || from >= run.span_ns) {

@@ -270,9 +270,9 @@ impl<'a> Page<'a> {
             escape(&section.target)
         ));
         self.percentiles(report, section, &rows);
+        self.repetitions(&section.target);
         self.outages(&rows);
         self.flows(&section.target);
-        self.repetitions(&section.target);
         self.push("<h3>What happened</h3>\n");
         self.events(section);
         if !section.errors.rows.is_empty() {
@@ -349,18 +349,13 @@ impl<'a> Page<'a> {
     }
 
     fn flows(&mut self, target: &str) {
-        let gathered = self.gathered;
-        let own: Vec<_> = gathered
-            .flows
-            .iter()
-            .filter(|((name, _), flow)| name.as_str() == target && !flow.is_empty())
-            .collect();
+        let own = flow::of_target(self.analysis, &self.gathered.flows, target);
         if own.is_empty() {
             return;
         }
         self.push("<h3>Who went where</h3>\n");
-        for ((name, fault), found) in own.iter().take(MOST_FLOWS) {
-            let figure = flow::figure(self.analysis, name, *fault, found).inline();
+        for (what, found) in own.iter().take(MOST_FLOWS) {
+            let figure = flow::figure(self.analysis, target, what, found).inline();
             self.push(&format!("<figure>{figure}</figure>\n"));
             self.folded("As a table", &flow::table(self.analysis, found));
         }

@@ -305,6 +305,9 @@ class Page {
     if (this.data.run.views.length > 0) {
       entries.push(["▾ and the lines below a target: what the proxy itself holds its backends for; hatched: not for up", null]);
     }
+    if (this.data.run.resets.length > 0) {
+      entries.push(["▾ at the top: all connections were reset, so that the next fault finds clients as new; what came of that is no fault's", null]);
+    }
     const list = document.getElementById("legend");
     list.replaceChildren();
     for (const [words, cell] of entries) {

@@ -55,8 +55,8 @@ impl Page<'_> {
                     "How long a client went without an answer, the longest of each repetition. \
                      Ring: one repetition; square: the first, in none of the figures; arrow: not \
                      over when watching ended. Boxes: groups that lie together, with their \
-                     number; a median between two groups is a length that never came. Bar: the \
-                     median's interval of 95 %, none below six repetitions.",
+                     number; with several of them the median lies in one and says nothing of the \
+                     others. Bar: the median's interval of 95 %, none below six repetitions.",
                 )),
                 order.map(|figure| {
                     (
@@ -283,7 +283,7 @@ fn order(rows: &[Again<'_>]) -> Option<Svg> {
             "",
             &name,
         );
-        for (at, text) in y.ticks(2) {
+        for (at, text) in y.ticks(3) {
             svg.line((left, y.at(at)), (right, y.at(at)), "grid");
             svg.text((left - 6.0, y.at(at) + 4.0), Anchor::End, "", &text);
         }

@@ -2,7 +2,9 @@
 /* Draws lanes and latencies on canvases that share one view of time; axes and
    labels are SVG above them. A pixel shows the worst of all that it covers. */
 
-const LEFT = 196;
+/** Room for names; less where the page is narrow. */
+let LEFT = 196;
+const NARROW = 640;
 const RIGHT = 10;
 const TOP = 26;
 const SVG_NS = "http://www.w3.org/2000/svg";
@@ -125,6 +127,7 @@ class Plot {
   /** Fits the canvas to the page; gives back the width in pixels. */
   fit(height) {
     const width = Math.max(320, this.element.clientWidth);
+    LEFT = width < NARROW ? 116 : 196;
     const scale = window.devicePixelRatio || 1;
     this.width = width;
     this.height = height;
@@ -196,6 +199,13 @@ class Plot {
   /** The moments of each fault: when it was asked for and what was witnessed. */
   faults(faults, bottom) {
     let labelled = LEFT;
+    const shown = faults.filter((fault) => this.x(fault.asked[0]) >= LEFT && this.x(fault.asked[0]) <= this.right);
+    for (const ns of this.data.run.resets) {
+      const x = this.x(ns);
+      if (x >= LEFT && x <= this.right) {
+        this.add("path", { d: "M" + (x - 3) + " " + (TOP - 6) + "L" + (x + 3) + " " + (TOP - 6) + "L" + x + " " + TOP + "Z", class: "reset" });
+      }
+    }
     for (const fault of faults) {
       const seen = witnessed(fault);
       const line = (ns, extra) => {
@@ -211,18 +221,19 @@ class Plot {
         // Named once there is room between it and what was named before.
         const at = this.x(fault[name][1]);
         const wide = name.length * 6 + 6;
-        if (at > named + 4 && at + wide < this.right && at >= LEFT) {
+        if (shown.length <= 3 && at > named + 4 && at + wide < this.right && at >= LEFT) {
           this.add("text", { x: at + 3, y: TOP + 1 }, name);
           named = at + wide;
         }
       }
       const x = this.x(fault.asked[0]);
-      if (x >= labelled && x <= this.right - 30) {
-        const near = x > this.right - 190;
+      const wide = fault.name.length * 6.8 + 8;
+      const near = x + wide > this.right;
+      if (x >= LEFT && x <= this.right && (near ? x - wide : x) >= labelled) {
         this.add("text", {
           x: near ? x - 4 : x + 4, y: TOP - 9, class: "strong", "text-anchor": near ? "end" : "start",
         }, fault.name);
-        labelled = x + fault.name.length * 6.5;
+        labelled = near ? x : x + wide;
       }
     }
   }
@@ -280,7 +291,7 @@ class Timeline extends Plot {
         continue;
       }
       this.add("text", { x: LEFT - 8, y: place.y + Math.min(place.height, 22) / 2 + 4, "text-anchor": "end" },
-        shorten(place.lane.name + " (" + place.lane.clients + ")", 32));
+        shorten(place.lane.name + " (" + place.lane.clients + ")", LEFT / 6.8));
       for (let strip = 0; strip < place.lane.strips.length; strip += 1) {
         this.drawStrip(colours, place, strip, width);
       }
@@ -367,8 +378,9 @@ class Timeline extends Plot {
   /** What the proxy held a backend for: a thin line for up, hatched for anything
       else. */
   drawBelief(colours, place) {
+    const width = this.width;
     this.add("text", { x: LEFT - 8, y: place.y + 10, "text-anchor": "end" },
-      shorten("it holds " + place.belief.backend + " for", 32));
+      shorten((width < NARROW ? "" : "it holds ") + place.belief.backend + " for", LEFT / 6.8));
     const context = this.context;
     let labelled = LEFT;
     for (const stretch of place.belief.stretches) {
@@ -384,7 +396,7 @@ class Timeline extends Plot {
         context.fillStyle = hatch(colours, colours.causes[1], context);
         context.fillRect(from, place.y + 1, Math.max(1, to - from), 10);
       }
-      const wide = 8 + stretch.state.length * 6.5;
+      const wide = 14 + stretch.state.length * 7;
       if (to - from > wide && from + 3 >= labelled) {
         context.fillStyle = colours.page;
         context.fillRect(from + 2, place.y, wide - 4, 12);
@@ -470,5 +482,5 @@ class Timeline extends Plot {
 }
 
 function shorten(text, most) {
-  return text.length > most ? text.slice(0, most - 1) + "…" : text;
+  return text.length > most ? text.slice(0, Math.floor(most) - 1) + "…" : text;
 }
