@@ -19,10 +19,12 @@ use tonic::{Request, Response, Status};
 use super::follow::Follow;
 use super::start::{Beside, beside, share_out};
 use super::watch;
+use crate::ingest::accounts::Account;
 use crate::ingest::command::{Closed, Command, Handle};
 use crate::ingest::hub::{Agent, Hub};
 use crate::live::totals::Watcher;
 use crate::store::manifest::{FORMAT_VERSION, Manifest, RunState, Schedule};
+use crate::store::reader::Standing;
 use crate::utc::rfc3339;
 
 /// How long a start waits for a sign of life, or a refusal, of each agent.
@@ -118,12 +120,22 @@ async fn unless_stuck<T>(
     }
 }
 
-/// The word for a state.
-pub const fn state_word(state: RunState) -> &'static str {
-    match state {
-        RunState::Running => "running",
-        RunState::Closed => "closed",
-        RunState::Interrupted => "interrupted",
+/// The word for a state of a run that is open here.
+const fn state_word(state: RunState) -> &'static str {
+    Standing::from_state(state).as_str()
+}
+
+fn account(account: &Account) -> wire::AgentAccount {
+    wire::AgentAccount {
+        agent_id: account.agent.to_string(),
+        sampled: account.sampled,
+        stored: account.stored,
+        lost: account.lost,
+        lost_min: account.lost_measured.0,
+        lost_max: account.lost_measured.1,
+        missing: account.missing,
+        repeated: account.repeated,
+        may_hold_more: account.may_hold_more,
     }
 }
 
@@ -295,6 +307,7 @@ impl wire::control_server::Control for ControlService {
             folder: closed.folder.display().to_string(),
             drained: closed.missing.is_empty(),
             missing: closed.missing,
+            accounts: closed.accounts.iter().map(account).collect(),
         }))
     }
 

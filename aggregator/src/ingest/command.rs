@@ -13,6 +13,7 @@ use gapscope_proto::ids::AgentId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::accounts::Account;
 use super::run::ROOM_BYTES;
 use super::session::Session;
 use crate::live::feed::Feed;
@@ -113,6 +114,8 @@ pub struct Closed {
     pub folder: PathBuf,
     /// What had not come.
     pub missing: Vec<String>,
+    /// What became of each agent's samples.
+    pub accounts: Vec<Account>,
 }
 
 /// How a run stands, for those who watch it.

@@ -399,6 +399,10 @@ pub mod host_record {
         Control(super::ControlProbes),
         #[prost(message, tag = "8")]
         Inspection(super::Inspection),
+        /// As it stands in a spool (MessagePack), where the agent that sends it is
+        /// older than the one that wrote it.
+        #[prost(bytes, tag = "9")]
+        Packed(::prost::alloc::vec::Vec<u8>),
     }
 }
 /// A connection that was looked at beside the probes. Empty texts: not known.
@@ -702,7 +706,7 @@ pub struct StopRunRequest {
     #[prost(uint32, tag = "3")]
     pub drain_ms: u32,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StopRunResponse {
     #[prost(string, tag = "1")]
     pub folder: ::prost::alloc::string::String,
@@ -711,6 +715,38 @@ pub struct StopRunResponse {
     pub drained: bool,
     #[prost(string, repeated, tag = "3")]
     pub missing: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "4")]
+    pub accounts: ::prost::alloc::vec::Vec<AgentAccount>,
+}
+/// The books of one agent in one run, in samples:
+/// sampled = stored + lost + missing.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AgentAccount {
+    #[prost(string, tag = "1")]
+    pub agent_id: ::prost::alloc::string::String,
+    /// numbered by the agent, as far as it has said
+    #[prost(uint64, tag = "2")]
+    pub sampled: u64,
+    #[prost(uint64, tag = "3")]
+    pub stored: u64,
+    /// numbers declared lost
+    #[prost(uint64, tag = "4")]
+    pub lost: u64,
+    /// so many of these had been measured, at least
+    #[prost(uint64, tag = "5")]
+    pub lost_min: u64,
+    /// and at most
+    #[prost(uint64, tag = "6")]
+    pub lost_max: u64,
+    /// announced and not here
+    #[prost(uint64, tag = "7")]
+    pub missing: u64,
+    /// came more than once and were left out
+    #[prost(uint64, tag = "8")]
+    pub repeated: u64,
+    /// it has not said how its probing ended
+    #[prost(bool, tag = "9")]
+    pub may_hold_more: bool,
 }
 /// Between these two readings of the stamping host's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::{GRACE_NS, LATE_MERGE, RunTask, SETTLE_NS};
+use crate::ingest::accounts::accounts;
 use crate::ingest::command::Closed;
 use crate::ingest::ending::{missing, since_planned_end, unheard};
 use crate::store::manifest::RunState;
@@ -116,6 +117,7 @@ impl RunTask {
             let closed = Closed {
                 folder: self.store.folder().to_owned(),
                 missing,
+                accounts: accounts(self.store.manifest(), self.store.losses()),
             };
             for reply in stopping.replies {
                 let answer = text.clone().map_or_else(|| Ok(closed.clone()), Err);

@@ -103,6 +103,20 @@ impl RunTask {
         }
     }
 
+    /// Samples that are here already are left out, and counted.
+    fn count_repeated(&mut self, key: &StreamKey, first: u64, last: u64) {
+        let admitted = self.store.admitted(key);
+        if key.kind == StreamKind::Samples && first <= admitted {
+            let repeated = last.min(admitted) - first + 1;
+            self.store.edit_manifest(|manifest| {
+                manifest
+                    .incarnation_mut(&key.agent_id, key.incarnation)
+                    .samples_repeated += repeated;
+            });
+            self.commit_soon();
+        }
+    }
+
     fn note_late(&mut self) {
         if self.store.manifest().state != RunState::Running {
             self.store.add_caveat(
@@ -121,6 +135,7 @@ impl RunTask {
             let detail = format!("seq {last} is out of range");
             return self.nack(session, &stream, wire::NackReason::Malformed, first, detail);
         }
+        self.count_repeated(&key(&session.agent, &stream), first, last);
         let Some(skip) = self.admission(session, &stream, first, last) else {
             return;
         };
