@@ -95,7 +95,7 @@ background() {
     started="$started $name=$!"
 }
 background switchover "$BIN/gapscope-lab" run switchover --faster 2 --seed 7 --data "$runs/switchover"
-background repeats "$BIN/gapscope-lab" run "$here/repeats.toml" --repeat 8 --seed 7 --data "$runs/repeats"
+background repeats "$BIN/gapscope-lab" run "$here/repeats.toml" --repeat 7 --seed 7 --data "$runs/repeats"
 background overhead "$BIN/gapscope-lab" overhead --statements 100 --clients 1,4 --rounds 12 \
     --seed 7 --data "$runs/overhead"
 clock 12s

@@ -55,6 +55,8 @@ async fn server(data: &Path, disk: Disk) -> Server {
         clock: Arc::new(SystemClock::new()),
         disk,
         security: Default::default(),
+        reports: None,
+        web: None,
     };
     let task = tokio::spawn(serve(config, listener, || Ok(()), async move {
         let _ = stopped.await;

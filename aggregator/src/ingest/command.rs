@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::accounts::Account;
 use super::run::ROOM_BYTES;
 use super::session::Session;
+use crate::live::feed::Feed;
 use crate::store::manifest::{AgentEntry, Manifest, RunState};
 use crate::store::{LossRecord, StoreError};
 
@@ -145,6 +146,8 @@ pub struct Handle {
     pub opened: Arc<Manifest>,
     /// Room for what waits in the queue, in bytes.
     pub room: Arc<Semaphore>,
+    /// For those who watch it.
+    pub feed: Arc<Feed>,
     /// How it stands.
     pub status: watch::Receiver<Status>,
     /// Done when the task has ended and the folder is free.

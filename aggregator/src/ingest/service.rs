@@ -189,23 +189,25 @@ async fn welcome(
         by_run.entry(run).or_default();
         running.push(run);
     }
+    let clock = hello.clock.map_or_else(
+        || gapscope_proto::clock::ClockKey {
+            boot_id: String::new(),
+            time_namespace: 0,
+        },
+        Into::into,
+    );
     let session = Arc::new(Session {
         id: hub.session_number(),
         agent: id.clone(),
         incarnation,
+        clock: clock.clone(),
         only_its_runs: caller.is_known(),
         link: link.clone(),
     });
     let agent = Agent {
         incarnation,
         program_version: hello.program_version,
-        clock: hello.clock.map_or_else(
-            || gapscope_proto::clock::ClockKey {
-                boot_id: String::new(),
-                time_namespace: 0,
-            },
-            Into::into,
-        ),
+        clock,
         host: hello.host.map(Into::into).unwrap_or_default(),
         targets,
         running: running.iter().copied().collect(),

@@ -96,6 +96,12 @@ impl RunTask {
             })
             .await
         };
+        if result.is_ok()
+            && !nothing_new
+            && let Some(reporter) = &self.reporter
+        {
+            reporter.wanted(self.store.folder());
+        }
         let text = result.as_ref().err().map(ToString::to_string);
         self.after_write(result);
         if text.is_none() && first {

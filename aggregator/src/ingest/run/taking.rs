@@ -141,17 +141,22 @@ impl RunTask {
         };
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         match frame.records {
-            Records::Samples(series, rows) => self.store.append_rows(
-                &session.agent,
-                stream.incarnation,
-                &series,
-                rows.get(skip..).unwrap_or_default(),
-            ),
-            Records::Host(records) => self.store.append_host(
-                &session.agent,
-                stream.incarnation,
-                records.into_iter().skip(skip),
-            ),
+            Records::Samples(series, rows) => {
+                let new = rows.get(skip..).unwrap_or_default();
+                self.feed
+                    .take_rows(&session.agent, &session.clock, &series, new);
+                self.store
+                    .append_rows(&session.agent, stream.incarnation, &series, new);
+            }
+            Records::Host(records) => {
+                let new = records.get(skip..).unwrap_or_default();
+                self.feed.take_host(&session.agent, &session.clock, new);
+                self.store.append_host(
+                    &session.agent,
+                    stream.incarnation,
+                    records.into_iter().skip(skip),
+                );
+            }
         }
         self.commit_soon();
     }
@@ -185,6 +190,9 @@ impl RunTask {
             run = %stream.run, agent = %session.agent, reason = %loss.reason,
             "records {first_seq} to {last} are lost ({count_min} to {count_max} of them measured)"
         );
+        if stream.kind == StreamKind::Samples {
+            self.feed.take_loss(&session.agent, count_max, &loss.reason);
+        }
         let declared = self.store.declare_loss(LossRecord {
             first_seq,
             count_min,

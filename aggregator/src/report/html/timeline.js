@@ -291,7 +291,7 @@ class Timeline extends Plot {
         continue;
       }
       this.add("text", { x: LEFT - 8, y: place.y + Math.min(place.height, 22) / 2 + 4, "text-anchor": "end" },
-        shorten(place.lane.name + " (" + place.lane.clients + ")", LEFT / 6));
+        shorten(place.lane.name + " (" + place.lane.clients + ")", LEFT / 6.8));
       for (let strip = 0; strip < place.lane.strips.length; strip += 1) {
         this.drawStrip(colours, place, strip, width);
       }
@@ -380,7 +380,7 @@ class Timeline extends Plot {
   drawBelief(colours, place) {
     const width = this.width;
     this.add("text", { x: LEFT - 8, y: place.y + 10, "text-anchor": "end" },
-      shorten((width < NARROW ? "" : "it holds ") + place.belief.backend + " for", LEFT / 6));
+      shorten((width < NARROW ? "" : "it holds ") + place.belief.backend + " for", LEFT / 6.8));
     const context = this.context;
     let labelled = LEFT;
     for (const stretch of place.belief.stretches) {
