@@ -369,7 +369,14 @@ async fn a_watcher_sees_what_is_acknowledged_and_no_more() {
     let mut agent = Agent::start(&server, &plan).await;
     let mut views = server.watch("").await;
     let first = view(&mut views).await;
-    assert!(first.is_whole && first.lanes.is_empty(), "{first:?}");
+    assert!(first.is_whole, "{first:?}");
+    // There before anything has come, and not called good.
+    assert_eq!(first.lanes.len(), 1);
+    assert!(matches!(
+        first.lanes[0].state,
+        State::NoData | State::Silent
+    ));
+    assert_eq!(first.lanes[0].quiet_ns, None);
     assert_eq!(first.agents[0].agent, "by-hand");
     assert_eq!(first.agents[0].clock_bound_ns, Some(0), "one clock");
     for slot in 0..20 {
@@ -512,7 +519,12 @@ async fn who_may_look_and_under_which_name() {
             answer.head
         );
         assert!(!answer.head.contains("access-control"), "{}", answer.head);
-        for part in ["default-src 'none'", "nosniff", "no-store", "referrer-policy: same-origin"] {
+        for part in [
+            "default-src 'none'",
+            "nosniff",
+            "no-store",
+            "referrer-policy: same-origin",
+        ] {
             assert!(
                 answer.head.contains(part),
                 "{path}: {part}: {}",

@@ -12,6 +12,7 @@ use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
 use gapscope_proto::host::{Anchor, HostRecord};
 use gapscope_proto::ids::{AgentId, TargetName};
+use gapscope_proto::plan::ClientGroup;
 use gapscope_proto::sample::{Outcome, Style};
 
 use super::clock::Placement;
@@ -131,7 +132,7 @@ impl Model {
                 now.raw_after_ns.saturating_sub(since)
             }
         });
-        Self {
+        let mut model = Self {
             run_id: manifest.run_id.to_string(),
             plan: manifest.plan.clone(),
             own,
@@ -153,7 +154,20 @@ impl Model {
             samples: 0,
             lost: 0,
             lanes_left_out: 0,
+        };
+        // In the plan's order, and there before anything has arrived.
+        for (number, agent) in (0..).zip(&manifest.agents) {
+            let has = |target: &TargetName| agent.targets.iter().any(|own| own.name == *target);
+            for group in manifest
+                .plan
+                .groups
+                .iter()
+                .filter(|group| has(&group.target))
+            {
+                model.lane_of_group(number, Arc::new(group.target.clone()), group);
+            }
         }
+        model
     }
 
     /// Lets go of what is large: the run's task has ended.
@@ -185,50 +199,49 @@ impl Model {
         }
         let group = self
             .plan
-            .group_of(&sample.target, sample.style, sample.client)?;
-        let interval_ns = group.interval_ns;
-        let kind = group.kind.as_str();
-        let name = (
-            agent,
-            sample.target.clone(),
-            sample.style,
-            kind,
-            interval_ns,
-        );
-        let lane = match self.by_name.get(&name) {
-            Some(known) => Some(*known),
-            None if self.lanes.len() >= MOST_LANES => {
-                self.lanes_left_out += 1;
-                None
-            }
-            None => {
-                let groups = self.plan.groups.iter().filter(|other| {
-                    other.target == *sample.target
-                        && other.style == sample.style
-                        && other.kind == group.kind
-                        && other.interval_ns == interval_ns
-                });
-                let clients = groups.map(|group| u32::from(group.clients)).sum();
-                self.lanes.push(Lane::new(
-                    Name {
-                        agent: self.agents[agent as usize].id.to_string(),
-                        target: sample.target.to_string(),
-                        style: sample.style.to_string(),
-                        kind: kind.to_owned(),
-                    },
-                    clients,
-                    i64::try_from(interval_ns).unwrap_or(i64::MAX),
-                    i64::try_from(self.plan.deadline_ns).unwrap_or(i64::MAX),
-                ));
-                let number = u32::try_from(self.lanes.len() - 1).ok();
-                if let Some(number) = number {
-                    self.by_name.insert(name, number);
-                }
-                number
-            }
-        };
+            .group_of(&sample.target, sample.style, sample.client)?
+            .clone();
+        let lane = self.lane_of_group(agent, sample.target.clone(), &group);
         self.by_client.insert(key, lane);
         lane
+    }
+
+    fn lane_of_group(
+        &mut self,
+        agent: u32,
+        target: Arc<TargetName>,
+        group: &ClientGroup,
+    ) -> Option<u32> {
+        let kind = group.kind.as_str();
+        let name = (agent, target, group.style, kind, group.interval_ns);
+        if let Some(known) = self.by_name.get(&name) {
+            return Some(*known);
+        }
+        if self.lanes.len() >= MOST_LANES {
+            self.lanes_left_out += 1;
+            return None;
+        }
+        let alike = self.plan.groups.iter().filter(|other| {
+            other.target == group.target
+                && other.style == group.style
+                && other.kind == group.kind
+                && other.interval_ns == group.interval_ns
+        });
+        let clients = alike.map(|group| u32::from(group.clients)).sum();
+        self.lanes.push(Lane::new(
+            Name {
+                agent: self.agents[agent as usize].id.to_string(),
+                target: group.target.to_string(),
+                style: group.style.to_string(),
+                kind: kind.to_owned(),
+            },
+            clients,
+            i64::try_from(group.interval_ns).unwrap_or(i64::MAX),
+            i64::try_from(self.plan.deadline_ns).unwrap_or(i64::MAX),
+        ));
+        let number = u32::try_from(self.lanes.len() - 1).ok()?;
+        self.by_name.insert(name, number);
+        Some(number)
     }
 
     /// Samples have arrived; they count once they are acknowledged.

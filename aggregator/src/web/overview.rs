@@ -8,9 +8,8 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::control::service::state_word;
 use crate::ingest::hub::Hub;
-use crate::store::reader::{list_runs, read_manifest};
+use crate::store::reader::{Standing, list_runs, read_manifest};
 
 /// Runs that are listed: the newest.
 const MOST_RUNS: usize = 50;
@@ -79,7 +78,7 @@ async fn read(hub: &Hub) -> Overview {
             Some(Run {
                 run_id: id.to_string(),
                 scenario: manifest.plan.scenario,
-                state: state_word(manifest.state),
+                state: Standing::from_state(manifest.state).as_str(),
                 began_utc: manifest.created_utc,
                 has_report: folder.join("report.html").is_file(),
             })

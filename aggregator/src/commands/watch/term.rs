@@ -93,10 +93,13 @@ impl Screen {
             if row > 0 {
                 text.push_str("\r\n");
             }
-            text.push_str(&line.ansi(width, colour));
+            // Emptied first: behind a full line the cursor stands on its last sign.
             text.push_str("\u{1b}[K");
+            text.push_str(&line.ansi(width, colour));
         }
-        text.push_str("\u{1b}[J");
+        if lines.len() < height {
+            text.push_str("\r\n\u{1b}[J");
+        }
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         out.flush()
