@@ -35,6 +35,10 @@ use crate::wake::Waker;
 
 const RUNS_FILE: &str = "runs.json";
 const RUNS_KEPT: usize = 200;
+/// How long it may take to note a run down without putting off its begin.
+const NOTE_NS: i64 = 50_000_000;
+/// How often its begin is put off.
+const NOTE_TRIES: usize = 3;
 /// A shutdown does not wait long for probes.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 /// Nor for the aggregator.
@@ -272,18 +276,37 @@ impl Agent {
             self.refuse(run.to_string(), refusal.to_string()).await;
             return;
         }
-        let origin_ns = self.tools.clock.raw_ns() + run::lead_ns(&plan, &self.tools.endpoints);
+        let lead_ns = run::lead_ns(&plan, &self.tools.endpoints);
         let duration_ns = i64::try_from(plan.duration_ns).unwrap_or(i64::MAX);
-        let known = KnownRun {
+        // A Hello meanwhile has to say that this run is being probed.
+        self.tools.board.put(run, board_of(&plan));
+        let mut known = KnownRun {
             clock: self.tools.clock.key(),
-            origin_ns,
-            planned_end_ns: origin_ns.saturating_add(duration_ns),
+            origin_ns: 0,
+            planned_end_ns: 0,
             ended: false,
             plan,
         };
-        self.launch(&known, origin_ns);
-        self.known.push(known);
-        self.save_runs().await;
+        // Noted down before the first probe: an agent that is killed and does not
+        // know the run any more would count its slots anew, from another origin.
+        // Where the disk is slow the origin is put off, so that no slot is missed.
+        let mut margin_ns = NOTE_NS;
+        self.known.push(known.clone());
+        for _ in 0..NOTE_TRIES {
+            let begin_ns = self.tools.clock.raw_ns();
+            known.origin_ns = begin_ns + margin_ns + lead_ns;
+            known.planned_end_ns = known.origin_ns.saturating_add(duration_ns);
+            self.known.pop();
+            self.known.push(known.clone());
+            self.save_runs().await;
+            let took_ns = self.tools.clock.raw_ns() - begin_ns;
+            if took_ns <= margin_ns {
+                break;
+            }
+            margin_ns = took_ns.saturating_mul(2);
+        }
+        let ready_ns = self.tools.clock.raw_ns() + lead_ns;
+        self.launch(&known, ready_ns.max(known.origin_ns));
     }
 
     fn launch(&mut self, known: &KnownRun, begin_ns: i64) {
@@ -300,8 +323,7 @@ impl Agent {
         let (tools, plan) = (self.tools.clone(), known.plan.clone());
         // At once: a Hello has to say that this run is being probed, so that a
         // stop waits for what comes of it.
-        let series = plan.groups.iter().map(|g| (g.target.clone(), g.style));
-        tools.board.put(run, Arc::new(RunBoard::new(series)));
+        tools.board.put(run, board_of(&plan));
         self.tasks.spawn(async move {
             let ended = run::probe(&tools, &plan, times, &stopper).await;
             tracing::info!(
@@ -357,6 +379,11 @@ impl Agent {
             Err(error) => tracing::error!(%error, "{RUNS_FILE} cannot be written"),
         }
     }
+}
+
+fn board_of(plan: &RunPlan) -> Arc<RunBoard> {
+    let series = plan.groups.iter().map(|g| (g.target.clone(), g.style));
+    Arc::new(RunBoard::new(series))
 }
 
 fn load_runs(spool: &crate::spool::Spool) -> Vec<KnownRun> {

@@ -282,6 +282,10 @@ fn write_frame(frame: &Frame, from: u64, out: &mut impl Write) -> io::Result<()>
                     HostRecord::Ended(ended) => ("ended", json!(ended)),
                     HostRecord::Ledger(entry) => ("ledger", json!(entry)),
                     HostRecord::Control(probes) => ("control", json!(probes)),
+                    HostRecord::Unknown(unknown) => (
+                        "unknown",
+                        json!({"kind": unknown.kind, "bytes": unknown.packed.len()}),
+                    ),
                     HostRecord::Inspection(seen) => ("inspection", json!(seen)),
                 };
                 let mut line = line_of(&frame.stream, name);

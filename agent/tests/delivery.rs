@@ -99,6 +99,7 @@ async fn all_arrives_once_through_cut_sessions() {
     let manners = Manners {
         plan: Some(plan.clone()),
         frames_a_session: Some(2),
+        ..Manners::default()
     };
     let mut aggregator = Aggregator::start(manners).await;
     let (shutdown, agent) = start(config(&aggregator.url, data.path(), &server));
@@ -170,6 +171,7 @@ async fn an_agent_without_an_aggregator_keeps_everything_for_the_next() {
     let manners = Manners {
         plan: Some(plan),
         frames_a_session: None,
+        ..Manners::default()
     };
     let mut aggregator = Aggregator::start(manners).await;
     let (shutdown, agent) = start(config(&aggregator.url, data.path(), &server));
@@ -214,6 +216,7 @@ async fn a_target_that_hangs_to_the_end_is_in_the_data_and_holds_nobody_up() {
     let manners = Manners {
         plan: Some(plan),
         frames_a_session: None,
+        ..Manners::default()
     };
     let mut aggregator = Aggregator::start(manners).await;
     let (shutdown, agent) = start(config(&aggregator.url, data.path(), &server));
@@ -290,6 +293,7 @@ async fn what_cannot_be_probed_is_refused_with_a_reason() {
         let manners = Manners {
             plan: Some(plan(1_000, groups)),
             frames_a_session: None,
+            ..Manners::default()
         };
         let mut aggregator = Aggregator::start(manners).await;
         let (shutdown, agent) = start(config(&aggregator.url, data.path(), &server));
@@ -336,6 +340,7 @@ async fn a_killed_agent_loses_nothing_that_it_had_measured() {
         plan: Some(plan),
         // Never acknowledges anything: all has to come out of the spool.
         frames_a_session: Some(1),
+        ..Manners::default()
     };
     let mut first = Aggregator::start(manners).await;
     let mut agent = process(&first.url, data.path(), &server);
@@ -408,4 +413,28 @@ async fn a_killed_agent_loses_nothing_that_it_had_measured() {
         .collect();
     assert_eq!(origins.len(), 2);
     assert_eq!(origins[0], origins[1]);
+}
+
+/// An idle agent of an aggregator that wants to hear of it thirteen times as often
+/// as one that does not say.
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeats_come_as_often_as_the_aggregator_asks() {
+    let server = Server::start(Behaviour::Answers);
+    let data = tempfile::tempdir().expect("a folder");
+    let manners = Manners {
+        heartbeat_ms: 150,
+        ..Manners::default()
+    };
+    let mut aggregator = Aggregator::start(manners).await;
+    let (shutdown, agent) = start(config(&aggregator.url, data.path(), &server));
+    aggregator
+        .until("five heartbeats", |a| a.beats_ns.len() >= 5)
+        .await;
+    shutdown.cancel();
+    agent.await.expect("no panic");
+    let arrived = aggregator.stop();
+    let beats = arrived.lock().expect("ok").beats_ns.clone();
+    let shortest = beats.windows(2).map(|pair| pair[1] - pair[0]).min();
+    // Without being asked it would be 2 s.
+    assert!(shortest < Some(1_000_000_000), "{beats:?}");
 }

@@ -408,7 +408,8 @@ impl Drop for Agent {
 }
 
 fn start(url: &str, data: &Path, server: &Server, more: &[&str]) -> Agent {
-    let child = Command::new(env!("CARGO_BIN_EXE_gapscope-agent"))
+    let own = env!("CARGO_BIN_EXE_gapscope-agent").to_owned();
+    let child = Command::new(std::env::var("GAPSCOPE_PROGRAM").unwrap_or(own))
         .args(["run", "--agent-id", "agent-1", "--aggregator", url])
         .args(["--target", &format!("db=probe@{}", server.address)])
         .args(more)
@@ -525,6 +526,7 @@ async fn looking_while_an_agent_writes_sees_no_loss() {
         plan: Some(plan),
         // Cut now and then, so that something is held.
         frames_a_session: Some(5),
+        ..Manners::default()
     };
     let mut aggregator = Aggregator::start(manners).await;
     let _agent = start(
@@ -577,26 +579,36 @@ fn resident_kib(child: &Child) -> u64 {
         .expect("resident memory")
 }
 
-/// No aggregator, a busy agent, a spool that is always full: memory stays flat.
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// No aggregator, a busy agent, a spool that is always full: memory stays flat, and
+/// is not much more than it was while everything was delivered at once.
+///
+/// `GAPSCOPE_PROBES`, `GAPSCOPE_CLIENTS`, `GAPSCOPE_INTERVAL_MS` and
+/// `GAPSCOPE_SPOOL_BYTES` make it long and fast, `GAPSCOPE_PROGRAM` names another
+/// build of the agent.
 #[tokio::test(flavor = "multi_thread")]
 async fn memory_without_an_aggregator_is_flat() {
     let server = Server::start(Behaviour::Answers);
     let data = tempfile::tempdir().expect("a folder");
+    let clients = u16::try_from(number("GAPSCOPE_CLIENTS", 20)).expect("not so many");
     let manners = Manners {
-        plan: Some(endless(2, 20)),
-        frames_a_session: Some(1),
+        plan: Some(endless(number("GAPSCOPE_INTERVAL_MS", 2), clients)),
+        ..Manners::default()
     };
     let mut aggregator = Aggregator::start(manners).await;
+    let bytes = number("GAPSCOPE_SPOOL_BYTES", 1 << 20).to_string();
     let agent = start(
         &aggregator.url,
         data.path(),
         &server,
-        &["--spool-max-bytes", "1048576"],
+        &["--spool-max-bytes", &bytes],
     );
     aggregator
         .until("a first sample", |arrived| !arrived.samples.is_empty())
         .await;
-    aggregator.stop();
     let answers = || server.answers.load(std::sync::atomic::Ordering::SeqCst);
     let until = async |count: u32| {
         let wait = async {
@@ -604,21 +616,25 @@ async fn memory_without_an_aggregator_is_flat() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(120), wait)
+        tokio::time::timeout(Duration::from_secs(600), wait)
             .await
             .expect("the agent probes");
     };
-    let more: u32 = std::env::var("GAPSCOPE_PROBES")
-        .ok()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(20_000);
+    let more = u32::try_from(number("GAPSCOPE_PROBES", 20_000)).expect("not so many");
+    until(answers() + more / 4).await;
+    let alive = resident_kib(&agent.0);
+    aggregator.stop();
     until(answers() + more / 4).await;
     let (begin, clock) = (resident_kib(&agent.0), SystemClock::new());
     let began = (clock.raw_ns(), answers());
     until(began.1 + more).await;
     let end = resident_kib(&agent.0);
     let rate = f64::from(answers() - began.1) * 1e9 / (clock.raw_ns() - began.0) as f64;
-    println!("resident: {begin} KiB, {end} KiB {more} probes later, at {rate:.0} probes/s");
+    println!(
+        "resident: {alive} KiB while it delivers; without an aggregator {begin} KiB, and {end} \
+         KiB {more} probes later, at {rate:.0} probes/s"
+    );
     assert!(end < begin + (12 << 10), "{begin} KiB, then {end} KiB");
+    assert!(end < alive + (32 << 10), "{alive} KiB, then {end} KiB");
     assert!(end < 96 << 10, "{end} KiB");
 }

@@ -64,6 +64,7 @@ fn manners(plan: Option<RunPlan>, frames_a_session: Option<u32>) -> Manners {
     Manners {
         plan,
         frames_a_session,
+        ..Manners::default()
     }
 }
 

@@ -28,6 +28,8 @@ pub enum Command {
     Runs(commands::runs::Args),
     /// List the agents an aggregator knows.
     Agents(commands::agents::Args),
+    /// Look at a run as it goes on.
+    Watch(commands::watch::Args),
     /// Say what the clients saw in a run.
     Report(commands::report::Args),
     /// Compare runs, or sets of runs: better, worse, or not distinguishable.
@@ -40,6 +42,8 @@ pub enum Command {
     Import(commands::import::Args),
     /// Read all that is stored of a run and say whether it is whole.
     Verify(commands::verify::Args),
+    /// Put a run's faults and marks into Grafana.
+    Annotate(commands::annotate::Args),
     /// Make certificates, for TLS between agents, aggregator and people.
     #[command(subcommand)]
     Certs(commands::certs::Command),

@@ -43,6 +43,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[track_caller]
     fn check(text: &str, expect: Option<u64>) {
@@ -63,5 +64,17 @@ mod tests {
         check("-1s", None);
         check("1w", None);
         check("99999999999999h", None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_duration_or_an_error(text in "\\PC{0,20}|[0-9]{0,24}\\.?[0-9]{0,16} ?[a-zµ]{0,3}") {
+            let _ = parse(&text);
+        }
+
+        #[test]
+        fn milliseconds_go_round(ms in 0u64..1 << 40) {
+            prop_assert_eq!(parse(&format!("{ms}ms")), Ok(ms * 1_000_000));
+        }
     }
 }

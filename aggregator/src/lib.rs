@@ -25,13 +25,16 @@ pub mod gate;
 pub mod import;
 pub mod ingest;
 pub mod listen;
+pub mod live;
 pub mod measure;
 pub mod output;
 pub mod overhead;
 pub mod report;
+pub mod reporter;
 pub mod server;
 pub mod stats;
 pub mod store;
+pub mod web;
 pub use gapscope_proto::utc;
 
 /// Runs the program with these arguments (the program's name first).

@@ -32,6 +32,10 @@ use crate::auth::gate::Gate;
 
 /// Connections at once, let in or not. An agent has two.
 const MOST_CONNECTIONS: usize = 8_192;
+/// The same of the web page. A browser has up to six.
+const MOST_BROWSERS: usize = 256;
+/// Bytes that may wait for a browser in the kernel.
+const BROWSER_BUFFER: usize = 128 << 10;
 /// How long the first byte, and then a handshake, may take.
 const SHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// How long a connection may last on which nobody was let in.
@@ -47,6 +51,55 @@ const TLS_HANDSHAKE: u8 = 0x16;
 const TLS_ALERT: [u8; 7] = [0x15, 3, 3, 0, 2, 2, 10];
 /// An empty SETTINGS frame of HTTP/2: what a client of TLS finds.
 const HTTP2_SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+/// What a browser finds that speaks the one where the other is meant.
+const HTTP1_REFUSAL: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
+Connection: close\r\n\r\nhttp where https is meant, or the other way round\n";
+
+/// What is spoken on a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speech {
+    /// gRPC: HTTP/2.
+    Grpc,
+    /// HTTP/1.1, for browsers.
+    Web,
+}
+
+impl Speech {
+    /// Connections at once, let in or not.
+    const fn most_connections(self) -> usize {
+        match self {
+            Self::Grpc => MOST_CONNECTIONS,
+            Self::Web => MOST_BROWSERS,
+        }
+    }
+
+    /// What a client of TLS finds where none is spoken.
+    const fn to_tls(self) -> &'static [u8] {
+        match self {
+            Self::Grpc => &HTTP2_SETTINGS,
+            Self::Web => HTTP1_REFUSAL,
+        }
+    }
+
+    /// What a client of clear text finds where TLS is spoken.
+    const fn to_clear_text(self) -> &'static [u8] {
+        match self {
+            Self::Grpc => &TLS_ALERT,
+            Self::Web => HTTP1_REFUSAL,
+        }
+    }
+
+    fn acceptor(self, tls: &ServerMaterial) -> TlsAcceptor {
+        match self {
+            Self::Grpc => TlsAcceptor::from(tls.config.clone()),
+            Self::Web => {
+                let mut config = (*tls.config).clone();
+                config.alpn_protocols = vec![b"http/1.1".to_vec()];
+                TlsAcceptor::from(Arc::new(config))
+            }
+        }
+    }
+}
 
 /// A client's certificate, as its handshake proved it.
 #[derive(Debug)]
@@ -82,17 +135,25 @@ pub struct Connection {
     _slot: OwnedSemaphorePermit,
 }
 
+impl Connection {
+    /// Who is at the other end.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+}
+
 /// Accepts until `shutdown`; what comes out is ready for requests.
 pub fn incoming(
     listener: TcpListener,
     gate: Arc<Gate>,
+    speech: Speech,
     shutdown: CancellationToken,
 ) -> impl Stream<Item = io::Result<Connection>> {
     let (ready, connections) = mpsc::channel(16);
     tokio::spawn(async move {
         tokio::select! {
             () = shutdown.cancelled() => {}
-            () = accept(listener, gate, ready) => {}
+            () = accept(listener, gate, speech, ready) => {}
         }
     });
     ReceiverStream::new(connections)
@@ -101,9 +162,10 @@ pub fn incoming(
 async fn accept(
     listener: TcpListener,
     gate: Arc<Gate>,
+    speech: Speech,
     ready: mpsc::Sender<io::Result<Connection>>,
 ) {
-    let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let slots = Arc::new(Semaphore::new(speech.most_connections()));
     let mut complained = false;
     loop {
         // Who only stalls has a slot for as long as a handshake may take, and one
@@ -128,7 +190,7 @@ async fn accept(
         }
         let (gate, ready) = (gate.clone(), ready.clone());
         tokio::spawn(async move {
-            if let Some((inner, shown)) = shake(tcp, address, &gate).await {
+            if let Some((inner, shown)) = shake(tcp, address, &gate, speech).await {
                 let connection = Connection {
                     inner,
                     peer: Peer {
@@ -148,8 +210,16 @@ async fn accept(
 
 type Shaken = (Box<dyn Io>, Option<Arc<Shown>>);
 
-async fn shake(mut tcp: TcpStream, address: SocketAddr, gate: &Gate) -> Option<Shaken> {
+async fn shake(
+    mut tcp: TcpStream,
+    address: SocketAddr,
+    gate: &Gate,
+    speech: Speech,
+) -> Option<Shaken> {
     tcp.set_nodelay(true).ok()?;
+    if speech == Speech::Web {
+        rustix::net::sockopt::set_socket_send_buffer_size(&tcp, BROWSER_BUFFER).ok()?;
+    }
     let mut first = [0];
     let peeked = tokio::time::timeout(SHAKE_WITHIN, tcp.peek(&mut first)).await;
     if !matches!(peeked, Ok(Ok(1))) {
@@ -158,7 +228,7 @@ async fn shake(mut tcp: TcpStream, address: SocketAddr, gate: &Gate) -> Option<S
     }
     match (gate.tls(), first[0] == TLS_HANDSHAKE) {
         (None, false) => Some((Box::new(tcp), None)),
-        (Some(tls), true) => match secure(tcp, &tls).await {
+        (Some(tls), true) => match secure(tcp, &tls, speech).await {
             Ok(shaken) => Some(shaken),
             Err((trouble, tcp)) => {
                 gate.failed(address, &trouble);
@@ -170,8 +240,8 @@ async fn shake(mut tcp: TcpStream, address: SocketAddr, gate: &Gate) -> Option<S
         },
         (tls, _) => {
             let (trouble, answer): (_, &[u8]) = match tls {
-                Some(_) => (words::clear_text_to_tls(), &TLS_ALERT),
-                None => (words::tls_to_clear_text(), &HTTP2_SETTINGS),
+                Some(_) => (words::clear_text_to_tls(), speech.to_clear_text()),
+                None => (words::tls_to_clear_text(), speech.to_tls()),
             };
             gate.failed(address, &trouble);
             if tcp.write_all(answer).await.is_ok() {
@@ -185,10 +255,9 @@ async fn shake(mut tcp: TcpStream, address: SocketAddr, gate: &Gate) -> Option<S
 async fn secure(
     tcp: TcpStream,
     tls: &ServerMaterial,
+    speech: Speech,
 ) -> Result<Shaken, (Trouble, Option<TcpStream>)> {
-    let accepting = TlsAcceptor::from(tls.config.clone())
-        .accept(tcp)
-        .into_fallible();
+    let accepting = speech.acceptor(tls).accept(tcp).into_fallible();
     let stream = match tokio::time::timeout(SHAKE_WITHIN, accepting).await {
         Err(_) => {
             return Err((Trouble::new("the TLS handshake took too long"), None));

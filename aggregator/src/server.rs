@@ -20,10 +20,12 @@ use crate::control::service::ControlService;
 use crate::ingest::clock::ClockService;
 use crate::ingest::hub::Hub;
 use crate::ingest::service::{CollectorService, MAX_MESSAGE_BYTES};
-use crate::listen::incoming;
+use crate::listen::{Speech, incoming};
 use crate::output::in_trouble;
+use crate::reporter::{Make, Reporter};
 use crate::store::disk::Disk;
 use crate::store::lock::DataLock;
+use crate::web;
 
 /// Streams one connection may have open; tonic sets no limit by itself. An agent
 /// needs one on each of its two.
@@ -51,6 +53,10 @@ pub struct Config {
     pub disk: Disk,
     /// By what it is known, and by what it knows who comes.
     pub security: Security,
+    /// How each run's report is made when it is closed, if it is.
+    pub reports: Option<Make>,
+    /// The page for browsers, if there is to be one.
+    pub web: Option<web::Config>,
 }
 
 /// Serves on `listener` until `shutdown` resolves; then drains agents, writes
@@ -66,8 +72,13 @@ pub async fn serve(
 ) -> anyhow::Result<()> {
     let gate = Gate::open(&config.security, config.clock.clone()).map_err(in_trouble)?;
     let _lock = DataLock::take(&config.data)?;
-    let hub = Hub::open(&config.data, config.clock.clone(), config.disk).await?;
+    let reporter = config.reports.map(Reporter::start).transpose()?;
+    let hub = Hub::open(&config.data, config.clock.clone(), config.disk, reporter).await?;
     ready()?;
+    let _web = config.web.map(|web| {
+        let serving = web::serve(web, hub.clone(), gate.clone());
+        AbortOnDropHandle::new(tokio::spawn(serving))
+    });
     let (health, health_service) = tonic_health::server::health_reporter();
     health
         .set_serving::<CollectorServer<CollectorService>>()
@@ -101,7 +112,7 @@ pub async fn serve(
                 .max_encoding_message_size(MAX_MESSAGE_BYTES),
         )
         .serve_with_incoming_shutdown(
-            incoming(listener, gate, ended.clone()),
+            incoming(listener, gate, Speech::Grpc, ended.clone()),
             ended.clone().cancelled_owned(),
         );
     tokio::pin!(server);

@@ -2,19 +2,22 @@
 //! each record is stored once, in bounded memory. The agents are tasks that speak
 //! the real protocol to the real program.
 //!
-//! `GAPSCOPE_AGENTS` changes how many there are.
+//! `GAPSCOPE_AGENTS` changes how many there are, `GAPSCOPE_TLS=1` gives each a
+//! certificate of its own and the server mutual TLS, `GAPSCOPE_PROGRAM` names
+//! another build of the aggregator.
 
 #![expect(clippy::print_stdout, reason = "what is measured is printed")]
 
 mod common;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::{plan, samples};
+use gapscope_aggregator::certs::{Authority, Validity, Whose};
 use gapscope_aggregator::store::RunFolder;
 use gapscope_aggregator::store::verify::verify;
 use gapscope_proto::batch::Columns;
@@ -22,6 +25,7 @@ use gapscope_proto::clock::{Clock, SystemClock};
 use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
 use gapscope_proto::host::{HostRecord, ProbingEnded, ProbingStarted};
 use gapscope_proto::ids::{Incarnation, RunId};
+use gapscope_proto::tls::{ClientFiles, Dialer, Line};
 use gapscope_proto::wire;
 use gapscope_proto::wire::agent_message::Kind as Say;
 use gapscope_proto::wire::aggregator_message::Kind as Hear;
@@ -44,13 +48,82 @@ impl Drop for Program {
     }
 }
 
+/// How agents and operator reach the program.
+struct Access {
+    /// The certificates' folder; none: clear text.
+    certs: Option<tempfile::TempDir>,
+}
+
+impl Access {
+    /// With certificates, if asked for, of so many agents.
+    fn new(agents: usize) -> Self {
+        if std::env::var("GAPSCOPE_TLS").is_err() {
+            return Self { certs: None };
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let now_s = SystemClock::new().anchor().realtime_ns / 1_000_000_000;
+        let authority = Authority::create(folder.path(), Validity::days(now_s, 9)).expect("made");
+        let clients = (0..agents).map(|number| format!("agent:agent-{number}"));
+        let mut all = vec![Whose::Server(vec!["127.0.0.1".to_owned()])];
+        for client in clients.chain(["operator".to_owned()]) {
+            all.push(Whose::Client(client.parse().expect("somebody")));
+        }
+        for whose in &all {
+            authority
+                .issue(whose, Validity::days(now_s, 1), false)
+                .expect("issued");
+        }
+        Self {
+            certs: Some(folder),
+        }
+    }
+
+    /// What the server is to be told.
+    fn flags(&self) -> Vec<PathBuf> {
+        self.certs.as_ref().map_or_else(Vec::new, |certs| {
+            let path = |name: &str| certs.path().join(name);
+            vec![
+                "--tls-cert".into(),
+                path("server.pem"),
+                "--tls-key".into(),
+                path("server.key"),
+                "--client-ca".into(),
+                path("ca.pem"),
+            ]
+        })
+    }
+
+    /// A connection of whoever has the certificate `stem`.
+    async fn dial(&self, address: SocketAddr, stem: &str) -> Option<Line> {
+        let path = |name: String| self.certs.as_ref().map(|certs| certs.path().join(name));
+        let files = ClientFiles {
+            ca: path("ca.pem".to_owned()),
+            cert: path(format!("{stem}.pem")),
+            key: path(format!("{stem}.key")),
+            token: None,
+        };
+        let scheme = if self.certs.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        let clock = Arc::new(SystemClock::new());
+        let dialer = Dialer::new(&format!("{scheme}://{address}"), &files, clock);
+        let dialer = dialer.expect("usable files");
+        dialer.dial(LIMIT, |endpoint| endpoint).await.ok()
+    }
+}
+
 impl Program {
     /// Starts it on a free port.
-    async fn start(data: &Path) -> (Self, SocketAddr) {
+    async fn start(data: &Path, access: &Access) -> (Self, SocketAddr) {
         let file = data.join("address");
         let _ = std::fs::remove_file(&file);
-        let child = Command::new(env!("CARGO_BIN_EXE_gapscope-aggregator"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+        let own = env!("CARGO_BIN_EXE_gapscope-aggregator").to_owned();
+        let child = Command::new(std::env::var("GAPSCOPE_PROGRAM").unwrap_or(own))
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(access.flags())
+            .arg("--data")
             .arg(data)
             .arg("--address-file")
             .arg(&file)
@@ -87,13 +160,15 @@ impl Program {
 struct Session {
     out: mpsc::Sender<wire::AgentMessage>,
     inbound: tonic::Streaming<wire::AggregatorMessage>,
+    _line: Line,
 }
 
 impl Session {
-    async fn open(address: SocketAddr, hello: wire::Hello) -> Option<Self> {
-        let mut client = CollectorClient::connect(format!("http://{address}"))
-            .await
-            .ok()?;
+    async fn open(access: &Access, address: SocketAddr, hello: wire::Hello) -> Option<Self> {
+        let line = access
+            .dial(address, &format!("agent-{}", hello.agent_id))
+            .await?;
+        let mut client = CollectorClient::new(line.service());
         let (out, messages) = mpsc::channel(4);
         let hello = wire::AgentMessage {
             kind: Some(Say::Hello(hello)),
@@ -113,6 +188,7 @@ impl Session {
         Some(Self {
             out,
             inbound: response.into_inner(),
+            _line: line,
         })
     }
 
@@ -130,6 +206,7 @@ struct Agent {
     name: String,
     incarnation: Incarnation,
     aggregator: watch::Receiver<SocketAddr>,
+    access: Arc<Access>,
 }
 
 impl Agent {
@@ -165,7 +242,8 @@ impl Agent {
     async fn run(mut self, run: RunId, ready: Arc<Barrier>, halfway: Arc<Barrier>) {
         let address = *self.aggregator.borrow_and_update();
         let session = loop {
-            let session = Session::open(address, self.hello(vec![], vec![])).await;
+            let hello = self.hello(vec![], vec![]);
+            let session = Session::open(&self.access, address, hello).await;
             if let Some(mut session) = session
                 && session.hear().await.is_some()
             {
@@ -242,7 +320,7 @@ impl Agent {
         let total = FRAMES * RECORDS;
         let streams = vec![position(&samples, total), position(&host, 2)];
         let hello = self.hello(streams, vec![run.to_string()]);
-        let mut session = Session::open(address, hello).await?;
+        let mut session = Session::open(&self.access, address, hello).await?;
         let (mut have, mut have_host) = loop {
             if let Hear::Welcome(welcome) = session.hear().await? {
                 break (
@@ -280,7 +358,8 @@ async fn agents_that_come_back_at_once_are_taken_in() {
     let agents: usize =
         std::env::var("GAPSCOPE_AGENTS").map_or(100, |text| text.parse().expect("a number"));
     let data = tempfile::tempdir().expect("a folder");
-    let (first, address) = Program::start(data.path()).await;
+    let access = Arc::new(Access::new(agents));
+    let (first, address) = Program::start(data.path(), &access).await;
     let (moved, aggregator) = watch::channel(address);
     let plan = plan("t", 3_600_000_000_000);
     let run = plan.run_id;
@@ -292,6 +371,7 @@ async fn agents_that_come_back_at_once_are_taken_in() {
                 name: format!("agent-{number}"),
                 incarnation: Incarnation::generate(),
                 aggregator: aggregator.clone(),
+                access: access.clone(),
             };
             tokio::spawn(agent.run(run, ready.clone(), halfway.clone()))
         })
@@ -299,13 +379,8 @@ async fn agents_that_come_back_at_once_are_taken_in() {
     tokio::time::timeout(LIMIT, ready.wait())
         .await
         .expect("all connect");
-    let control = |address| async move {
-        ControlClient::connect(format!("http://{address}"))
-            .await
-            .expect("connects")
-    };
-    control(address)
-        .await
+    let line = access.dial(address, "operator").await.expect("connects");
+    ControlClient::new(line.service())
         .start_run(wire::StartRunRequest {
             plan: Some((&plan).into()),
             ..wire::StartRunRequest::default()
@@ -319,7 +394,7 @@ async fn agents_that_come_back_at_once_are_taken_in() {
     let memory = first.most_memory_kib();
     drop(first);
     let begin = SystemClock::new().raw_ns();
-    let (second, address) = Program::start(data.path()).await;
+    let (second, address) = Program::start(data.path(), &access).await;
     moved.send_replace(address);
     for task in tasks {
         tokio::time::timeout(LIMIT, task)
@@ -328,8 +403,8 @@ async fn agents_that_come_back_at_once_are_taken_in() {
             .expect("no panic");
     }
     let took = SystemClock::new().raw_ns() - begin;
-    let stopped = control(address)
-        .await
+    let line = access.dial(address, "operator").await.expect("connects");
+    let stopped = ControlClient::new(line.service())
         .stop_run(wire::StopRunRequest {
             run_id: run.to_string(),
             reason: "done".to_owned(),

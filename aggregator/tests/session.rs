@@ -16,10 +16,11 @@ use gapscope_aggregator::server::{Config, serve};
 use gapscope_aggregator::store::RunFolder;
 use gapscope_aggregator::store::disk::Disk;
 use gapscope_aggregator::store::manifest::RunState;
+use gapscope_aggregator::store::verify::verify;
 use gapscope_proto::batch::Columns;
 use gapscope_proto::clock::{Clock, SystemClock};
 use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
-use gapscope_proto::host::{HostRecord, ProbingEnded, ProbingStarted};
+use gapscope_proto::host::{HostRecord, ProbingEnded, ProbingStarted, Unknown};
 use gapscope_proto::ids::{Incarnation, RunId};
 use gapscope_proto::plan::RunPlan;
 use gapscope_proto::wire;
@@ -54,6 +55,8 @@ async fn server(data: &Path, disk: Disk) -> Server {
         clock: Arc::new(SystemClock::new()),
         disk,
         security: Default::default(),
+        reports: None,
+        web: None,
     };
     let task = tokio::spawn(serve(config, listener, || Ok(()), async move {
         let _ = stopped.await;
@@ -376,6 +379,22 @@ async fn every_sample_arrives_once_whatever_is_sent_twice() {
         .expect("stops")
         .into_inner();
     assert!(stopped.drained, "{:?}", stopped.missing);
+    let [account] = &stopped.accounts[..] else {
+        panic!("{:?}", stopped.accounts);
+    };
+    // 5 to 15, 11 to 20 and 15 to 20 came again; 51 to 60 if they had arrived.
+    assert!([27, 37].contains(&account.repeated), "{account:?}");
+    let books = wire::AgentAccount {
+        agent_id: "a".to_owned(),
+        sampled: 75,
+        stored: 70,
+        lost: 5,
+        lost_min: 5,
+        lost_max: 5,
+        repeated: account.repeated,
+        ..wire::AgentAccount::default()
+    };
+    assert_eq!(*account, books);
     let run = RunFolder::open(Path::new(&stopped.folder)).expect("opens");
     assert_eq!(run.manifest().state, RunState::Closed);
     assert_eq!(run.manifest().end_reason.as_deref(), Some("enough"));
@@ -402,6 +421,63 @@ async fn every_sample_arrives_once_whatever_is_sent_twice() {
             .iter()
             .any(|c| c.contains("arrived after"))
     );
+}
+
+/// Host records that only a newer build knows: from an agent of that build (the
+/// field is one that nobody knows here), and from an older one that found them in
+/// its spool.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_newer_agent_reports_keeps_its_place_and_costs_nothing_else() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = server(data.path(), Disk::default()).await;
+    let incarnation = Incarnation::generate();
+    let (mut peer, _) = Peer::connect(server.address, hello("a", incarnation)).await;
+    let plan = plan("t", 3_600_000_000_000);
+    let (samples, host) = start(server.address, &mut peer, &plan, incarnation).await;
+    peer.say_frame(&frame(samples, 1..=10)).await;
+    peer.acked(samples, 10).await;
+    let unknown = HostRecord::Unknown(Unknown {
+        kind: "Rain".to_owned(),
+        packed: b"\x81\xa4Rain\x91\x07".to_vec(),
+    });
+    let mut wired = wire::Frame::from(&host_frame(
+        host,
+        2,
+        vec![lag(1), unknown, lag(2), lag(3), ended(10)],
+    ));
+    if let Some(wire::frame::Body::Host(columns)) = &mut wired.body {
+        columns.records[3] = wire::HostRecord { kind: None };
+    }
+    peer.say(Say::Frame(wired)).await;
+    peer.acked(host, 6).await;
+    let stopped = control(server.address)
+        .await
+        .stop_run(wire::StopRunRequest {
+            run_id: plan.run_id.to_string(),
+            reason: "enough".to_owned(),
+            drain_ms: 20_000,
+        })
+        .await
+        .expect("stops")
+        .into_inner();
+    assert!(stopped.drained, "{:?}", stopped.missing);
+    let folder = PathBuf::from(&stopped.folder);
+    let found = verify(&folder).expect("reads");
+    assert!(found.is_whole(), "{found:#?}");
+    let run = RunFolder::open(&folder).expect("opens");
+    assert_eq!(
+        run.lag().expect("scans").collect().expect("reads").height(),
+        2
+    );
+    let said: Vec<_> = run
+        .manifest()
+        .caveats
+        .iter()
+        .filter(|caveat| caveat.contains("agent `a` is newer than"))
+        .collect();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said.iter().any(|caveat| caveat.contains("(`Rain`)")));
+    server.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

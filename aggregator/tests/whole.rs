@@ -2,6 +2,7 @@
 //! of small parts, `import` of spools.
 
 mod common;
+mod lab;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,20 +11,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{lag, plan, sample, samples};
+use gapscope_aggregator::commands::report;
 use gapscope_aggregator::import::lab08;
 use gapscope_aggregator::import::spool::{Spool, SpoolError, find};
 use gapscope_aggregator::import::take_in::{Now, TakeInError, TakenIn, take_in};
 use gapscope_aggregator::store::disk::Disk;
+use gapscope_aggregator::store::footer::StreamKey;
 use gapscope_aggregator::store::lock::DataLock;
 use gapscope_aggregator::store::manifest::{FORMAT_VERSION, Manifest, RunState, Schedule};
+use gapscope_aggregator::store::reader::Standing;
 use gapscope_aggregator::store::verify::verify;
-use gapscope_aggregator::store::{RunFolder, RunStore};
+use gapscope_aggregator::store::{LossRecord, RunFolder, RunStore};
 use gapscope_proto::batch::Columns;
 use gapscope_proto::clock::{Clock, SystemClock};
+use gapscope_proto::fault::FaultScope;
 use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
 use gapscope_proto::host::{HostFacts, HostRecord, ProbingEnded, ProbingStarted};
 use gapscope_proto::ids::{AgentId, Incarnation, RunId};
 use gapscope_proto::plan::RunPlan;
+use lab::{Lab, S, standard};
 use polars::prelude::*;
 use proptest::prelude::*;
 
@@ -539,14 +545,206 @@ fn who_left_a_run_unfinished_is_found_out_by_the_lock() {
     let data = tempfile::tempdir().expect("a folder");
     let folder = stored(data.path(), false);
     let run = RunFolder::open(&folder).expect("opens");
-    assert!(run.is_abandoned());
-    let sound = run.sound().expect("opens");
-    assert!(sound.notes().iter().any(|n| n.contains("left unfinished")));
+    assert_eq!(run.standing(), Standing::Abandoned);
     let lock = DataLock::take(data.path()).expect("free");
-    assert!(!run.is_abandoned());
+    assert_eq!(run.standing(), Standing::Running);
     drop(lock);
     let closed = stored(data.path(), true);
-    assert!(!RunFolder::open(&closed).expect("opens").is_abandoned());
+    let closed = RunFolder::open(&closed).expect("opens");
+    assert_eq!(closed.standing(), Standing::Closed);
+}
+
+/// `runs`, `verify` and `report` of one run, as a person sees them.
+fn said_of(folder: &Path) -> (String, String, serde_json::Value, Option<i32>) {
+    let data = folder.parent().expect("it has one");
+    let id = folder.file_name().expect("it has one");
+    let command = |args: &[&str]| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_gapscope-aggregator"))
+            .args(args)
+            .arg("--data")
+            .arg(data)
+            .output()
+            .expect("runs")
+    };
+    let id = id.to_str().expect("a run id");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let runs = text(command(&["runs"]).stdout);
+    let runs = runs.lines().find(|line| line.starts_with(id));
+    let verified = text(command(&["verify", id]).stdout);
+    let report = command(&["report", id, "--format", "json"]);
+    let json = serde_json::from_slice(&report.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&report.stderr)));
+    (
+        runs.expect("it is listed").to_owned(),
+        verified,
+        json,
+        report.status.code(),
+    )
+}
+
+#[test]
+fn a_run_stands_alike_in_all_commands_and_an_incomplete_one_ends_with_4() {
+    let check = |folder: &Path, word: &str, code: i32| {
+        let (runs, verified, json, exit) = said_of(folder);
+        assert!(runs.contains(&format!("  {word} ")), "{runs}");
+        assert!(verified.contains(&format!(": {word}\n")), "{verified}");
+        assert_eq!(json["state"], word);
+        let codes = (exit, &json["exit_code"]);
+        assert_eq!(codes, (Some(code), &code.into()), "{:#}", json["caveats"]);
+    };
+    for ends in [true, false] {
+        let mut lab = Lab::new(standard("proxy"), 2 * S);
+        lab.begin();
+        lab.probe(|blank, _| blank.clone());
+        if ends {
+            lab.end();
+        }
+        lab.store.commit().expect("commits");
+        let folder = lab.store.folder().to_owned();
+        // A start that never said how it ended: its spool may hold more. While the
+        // run goes on, nothing is amiss.
+        let code = if ends { 0 } else { 4 };
+        check(&folder, "abandoned", code);
+        let lock = DataLock::take(lab.data.path()).expect("free");
+        check(&folder, "running", 0);
+        drop(lock);
+        lab.store.interrupt("killed").expect("marks");
+        check(&folder, "interrupted", code);
+        lab.close();
+        check(&folder, "closed", code);
+    }
+}
+
+/// An agent that was killed and came back: its last start says how it ended, and
+/// said at its begin what the spool held of the one before.
+#[test]
+fn a_start_that_was_killed_leaves_nothing_open_once_a_later_one_has_ended() {
+    let data = tempfile::tempdir().expect("a folder");
+    let mut store = RunStore::create(data.path(), manifest(), Disk::default()).expect("is new");
+    let (killed, last) = (Incarnation::generate(), Incarnation::generate());
+    store.append_host(&agent(), killed, [started()]);
+    store.append_samples(&agent(), killed, samples(1..=5));
+    store.commit().expect("commits");
+    let open = |store: &RunStore| verify(store.folder()).expect("reads").open;
+    assert_eq!(open(&store), 1);
+    store.append_host(&agent(), last, [started(), ended(3)]);
+    store.append_samples(&agent(), last, samples(6..=8));
+    store.commit().expect("commits");
+    assert_eq!(open(&store), 0);
+    assert!(verify(store.folder()).expect("reads").is_whole());
+}
+
+/// Everything but the manifest may be damaged: `report` gives the rest, says what
+/// it left out, and ends with 4.
+#[test]
+fn whatever_is_damaged_is_left_out_of_the_report_and_said() {
+    let mut lab = Lab::new(standard("proxy"), 2 * S);
+    lab.begin();
+    lab.exchange(0, 0);
+    lab.host([lag(5)]);
+    lab.probe(|blank, _| blank.clone());
+    let stream = (lab.agent.clone(), lab.incarnation);
+    lab.fault("mark", FaultScope::Mark, S, None);
+    lab.end();
+    assert!(lab.store.declare_loss(LossRecord {
+        agent_id: stream.0,
+        incarnation: stream.1,
+        kind: StreamKind::Host,
+        first_seq: lab.store.admitted(&StreamKey {
+            agent_id: lab.agent.clone(),
+            incarnation: lab.incarnation,
+            kind: StreamKind::Host,
+        }) + 1,
+        last_seq: 1_000,
+        count_min: 0,
+        count_max: 0,
+        reason: "power_loss".to_owned(),
+    }));
+    lab.close();
+    let folder = lab.store.folder();
+    let (_, _, json, exit) = said_of(folder);
+    assert_eq!(exit, Some(0), "{:#}", json["caveats"]);
+    let names = [
+        "samples/part-000001.parquet",
+        "lag.parquet",
+        "clock_exchanges.parquet",
+        "clock_anchors.parquet",
+        "control.parquet",
+        "ledger_reads.parquet",
+        "inspections.parquet",
+        "faults.parquet",
+        "losses.parquet",
+    ];
+    for name in names {
+        let path = folder.join(name);
+        let sound = fs::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut bytes = sound.clone();
+        let at = bytes.len() / 3;
+        bytes[at] ^= 4;
+        fs::write(&path, &bytes).expect("writes");
+        let (_, verified, json, exit) = said_of(folder);
+        assert_eq!(exit, Some(4), "{name}: {:#}", json["caveats"]);
+        let said = json["caveats"].as_array().expect("a list").iter().any(|c| {
+            c["code"] == "unreadable" && c["text"].as_str().is_some_and(|t| t.contains(name))
+        });
+        assert!(said, "{name}: {:#}", json["caveats"]);
+        assert!(verified.contains("\ndamaged: "), "{name}: {verified}");
+        fs::write(&path, &sound).expect("writes");
+    }
+    let found = verify(folder).expect("reads");
+    assert_eq!(found.damage, Vec::<String>::new());
+    let computed = "computed files are not checked, `report` makes them anew: clock_map.parquet";
+    assert!(
+        found.remarks.iter().any(|said| said.starts_with(computed)),
+        "{found:#?}"
+    );
+}
+
+/// A run is closed, gets late data and is closed again, each time while somebody
+/// reads it: no reader fails, and none sees half of it.
+#[test]
+fn reading_a_run_that_is_just_being_closed_never_fails() {
+    let data = tempfile::tempdir().expect("a folder");
+    let incarnation = Incarnation::generate();
+    let mut store = RunStore::create(data.path(), manifest(), Disk::default()).expect("is new");
+    store.append_host(&agent(), incarnation, [started()]);
+    store.commit().expect("commits");
+    let folder = store.folder().to_owned();
+    let (reading, begun) = std::sync::mpsc::channel();
+    let rounds = 8u64;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut next = 1;
+            while let Ok(round) = begun.recv() {
+                // Later in the reading each time.
+                for _ in 0..=round % 6 {
+                    store.append_samples(&agent(), incarnation, samples(next..=next + 3));
+                    store.append_host(&agent(), incarnation, [lag(next as i64)]);
+                    store.commit().expect("commits");
+                    next += 4;
+                }
+                store.close(|m| m.state = RunState::Closed).expect("closes");
+            }
+        });
+        let mut last = 0;
+        for round in 0..rounds {
+            reading.send(round).expect("the writer lives");
+            let run = RunFolder::open(&folder).expect("opens");
+            assert_eq!(run.notes(), [""; 0]);
+            if round % 2 == 0 {
+                let found = verify(&folder).expect("is verified");
+                assert_eq!(found.damage, Vec::<String>::new());
+            } else {
+                let reported = report::make(&run).expect("is analysed");
+                let stored = reported.analysis.conservation.stored;
+                assert!(stored >= last, "{stored} after {last}");
+                last = stored;
+            }
+        }
+        drop(reading);
+    });
+    let written: u64 = (0..rounds).map(|round| 4 * (round % 6 + 1)).sum();
+    assert_eq!(seqs(&folder), (1..=written).collect::<Vec<_>>());
 }
 
 proptest! {

@@ -87,6 +87,7 @@ impl Up {
             proxy: self.proxy.clone(),
             program: self.program.clone(),
             data: PathBuf::new(),
+            http: None,
             duration: None,
             faster: None,
             fault: None,
@@ -156,6 +157,9 @@ pub struct Run {
     /// Where run folders go
     #[arg(long, value_name = "DIR", default_value = "./runs")]
     pub data: PathBuf,
+    /// Show the run in browsers while it goes on, here (for example 127.0.0.1:8080)
+    #[arg(long, value_name = "ADDR")]
+    pub http: Option<std::net::SocketAddr>,
     /// Probe for this long instead
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub duration: Option<u64>,

@@ -39,6 +39,8 @@ pub struct Services {
     logs: [PathBuf; 2],
     /// To the aggregator.
     pub control: Control,
+    /// Where its page for browsers is, if there is one.
+    pub page: Option<SocketAddr>,
 }
 
 impl Services {
@@ -47,6 +49,7 @@ impl Services {
     pub async fn start(
         folder: &LabFolder,
         data: &Path,
+        http: Option<SocketAddr>,
         setup: &AgentSetup<'_>,
         clock: &dyn Clock,
     ) -> Result<Self> {
@@ -56,8 +59,9 @@ impl Services {
             aggregator,
             mut control,
             url,
+            page,
             log: aggregator_log,
-        } = serve(folder, data, clock).await?;
+        } = serve(folder, data, http, clock).await?;
 
         let agent_log = folder.path().join("agent.log");
         let config = folder.path().join("agent.toml");
@@ -88,6 +92,7 @@ impl Services {
             aggregator,
             logs: [agent_log, aggregator_log],
             control,
+            page,
         })
     }
 
@@ -152,22 +157,37 @@ pub struct Served {
     pub control: Control,
     /// Where it listens.
     pub url: String,
+    /// Where its page for browsers is, if there is one.
+    pub page: Option<SocketAddr>,
     log: PathBuf,
 }
 
 /// Starts an aggregator and waits until it listens. Must be called on a thread that
 /// lives as long as it does (see `children`).
-pub async fn serve(folder: &LabFolder, data: &Path, clock: &dyn Clock) -> Result<Served> {
+pub async fn serve(
+    folder: &LabFolder,
+    data: &Path,
+    http: Option<SocketAddr>,
+    clock: &dyn Clock,
+) -> Result<Served> {
     let deadline = clock.raw_ns() + UP_WITHIN_NS;
     let log = folder.path().join("aggregator.log");
     let address_file = folder.path().join("aggregator.address");
+    let page_file = folder.path().join("page.address");
     let mut command = folder.itself().command();
     command
-        .args([AGGREGATOR, "serve", "--listen", "127.0.0.1:0", "--data"])
+        // The lab makes the report itself, when all is told.
+        .args([AGGREGATOR, "serve", "--no-report"])
+        .args(["--listen", "127.0.0.1:0", "--data"])
         .arg(data)
         .arg("--address-file")
         .arg(&address_file)
         .arg("--die-with-parent");
+    if let Some(http) = http {
+        command
+            .args(["--http", &http.to_string(), "--http-address-file"])
+            .arg(&page_file);
+    }
     let aggregator = start("the aggregator", command, &log)?;
     let address = loop {
         if let Ok(text) = std::fs::read_to_string(&address_file)
@@ -180,10 +200,13 @@ pub async fn serve(folder: &LabFolder, data: &Path, clock: &dyn Clock) -> Result
     };
     let url = format!("http://{address}");
     let control = Control::connect(&url).await?;
+    // Written before the other one.
+    let page = http.and_then(|_| std::fs::read_to_string(&page_file).ok());
     Ok(Served {
         aggregator,
         control,
         url,
+        page: page.and_then(|text| text.trim().parse().ok()),
         log,
     })
 }

@@ -331,6 +331,7 @@ impl World {
             Some(Down::Welcome(committed)) => Event::Welcome {
                 committed,
                 window_bytes: 400,
+                heartbeat_ns: 0,
             },
             Some(Down::Ack(stream, seq)) => Event::Ack { stream, seq },
             Some(Down::Nack(stream, reason, expected)) => Event::Nack {

@@ -393,7 +393,7 @@ async fn certificates_are_replaced_while_a_run_goes_on() {
     let stopped = world.ask(&url, "operator", &["stop", run, "--drain", "60s"]);
     check(&stopped, 0, &[]);
     let missing = String::from_utf8_lossy(&stopped.stderr).into_owned();
-    assert!(!missing.contains("missing"), "{missing}");
+    assert!(!missing.contains("missing: "), "{missing}");
     let data = world.text("data");
     let report = aggregator(&["report", run, "--data", &data, "--format", "json"]);
     let summary: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
@@ -415,6 +415,109 @@ async fn certificates_are_replaced_while_a_run_goes_on() {
         secrets.extend(key_lines(&world.cert(key)));
     }
     world.holds_none_of(&secrets, &[tried_out, missing]);
+    backend.shutdown().await;
+}
+
+fn hang_up(process: &Running) {
+    let pid = i32::try_from(process.0.id()).expect("a process id");
+    let pid = rustix::process::Pid::from_raw(pid).expect("not 0");
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("it lives");
+}
+
+/// SIGHUP makes both programs look at their files at once, and ends neither; an
+/// agent whose certificate expires in the midst of a run is refused until it has a
+/// new one, and delivers then what it measured meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_reloads_and_an_expired_certificate_is_refused_until_there_is_a_new_one() {
+    let world = World::with_certificates();
+    let backend = backend().await;
+    let deny = world.text("deny");
+    std::fs::write(&deny, "# nobody\n").expect("written");
+    let (aggregator, address) = world.serve_tls(&["--deny", &deny]);
+    let url = format!("https://{address}");
+    let agent = world.agent(
+        &url,
+        "east-1",
+        backend.addr().port(),
+        &world.tls("agent-east-1"),
+    );
+    world.wait_for_log("east-1", " connected");
+    let start = ["start", "--target", "db", "--duration", "10m"];
+    let run = world.asked(&url, "operator", &start);
+    let run = run.trim();
+    let samples = || -> u64 {
+        let listed = world.asked(&url, "viewer-wall", &["runs"]);
+        let line = listed.lines().find(|line| line.starts_with(run));
+        let count = line.and_then(|line| line.split_whitespace().nth(3));
+        count.and_then(|n| n.parse().ok()).expect("a number")
+    };
+    let more = |than: u64| wait_for("more samples", || (samples() > than + 200).then(&samples));
+    let mut stored = more(0);
+
+    // Of files that cannot be used the programs speak once, and again when told to
+    // look at them again: nothing but the signal makes them do it.
+    std::fs::write(world.cert("agent-east-1.pem"), "nonsense").expect("written");
+    std::fs::write(world.cert("server.pem"), "nonsense").expect("written");
+    let unusable = "the new one cannot be used, the old one stays in use";
+    for (who, process) in [("east-1", &agent), ("aggregator", &aggregator)] {
+        world.wait_for_log(who, unusable);
+        let said = world.log(who).matches(unusable).count();
+        hang_up(process);
+        world.wait_for_log_times(who, unusable, said + 1);
+    }
+    let certs = world.text("certs");
+    world.make(&["certs", "agent", &certs, "east-1", "--replace"]);
+    hang_up(&agent);
+    world.wait_for_log(
+        "east-1",
+        "there is a new certificate or token: connecting anew",
+    );
+    world.make(&["certs", "server", &certs, "--replace"]);
+    hang_up(&aggregator);
+    let in_use = "the certificate of this server: a new one is in use";
+    world.wait_for_log("aggregator", in_use);
+    world.wait_for_log("east-1", "the aggregator has a new certificate");
+    stored = more(stored);
+
+    // One that ends in a few seconds. Streams that stand are looked at when a file
+    // of the aggregator changes, and twice a minute.
+    let ends_s = now_s() + 4;
+    let whose = Whose::Client("agent:east-1".parse().expect("somebody"));
+    let validity = Validity {
+        from_s: now_s() - 86_400,
+        to_s: ends_s,
+    };
+    let authority = Authority::open(&world.path("certs")).expect("opened");
+    authority.issue(&whose, validity, true).expect("issued");
+    hang_up(&agent);
+    wait_for("its end", || (now_s() > ends_s).then_some(()));
+    std::fs::write(&deny, "# still nobody\n").expect("written");
+    hang_up(&aggregator);
+    wait_for("the end of the session", || {
+        is_gone(&world, &url, "east-1").then_some(())
+    });
+    world.wait_for_log("east-1", "it expired on");
+    world.wait_for_log("aggregator", "expired on");
+    let before = backend.statements();
+    wait_for("that it probes on", || {
+        (backend.statements() > before).then_some(())
+    });
+
+    world.make(&["certs", "agent", &certs, "east-1", "--replace"]);
+    hang_up(&agent);
+    wait_for("the agent", || {
+        (!is_gone(&world, &url, "east-1")).then_some(())
+    });
+    more(stored);
+    let stopped = world.ask(&url, "operator", &["stop", run, "--drain", "60s"]);
+    check(&stopped, 0, &["agent east-1: ", " + 0 lost + 0 missing"]);
+    let data = world.text("data");
+    let report = self::aggregator(&["report", run, "--data", &data, "--format", "json"]);
+    let summary: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+    let books = &summary["conservation"];
+    assert_eq!(books["balanced"], true, "{books}");
+    assert_eq!(books["lost_max"], 0, "{books}");
+    assert_eq!(books["sampled"], books["stored"], "{books}");
     backend.shutdown().await;
 }
 

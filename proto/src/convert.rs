@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::batch::{Columns, Series};
 use crate::clock::ClockKey;
 use crate::fault::{Fault, FaultScope, Span, Subject};
-use crate::frame::{Body, FORMAT_VERSION, Frame, StreamId, StreamKind};
+use crate::frame::{Body, FORMAT_VERSION, Frame, StreamId, StreamKind, host_body};
 use crate::host::{
     Anchor, ControlProbes, Exchange, HostFacts, HostRecord, Inspection, Lag, LedgerEntry,
-    ProbingEnded, ProbingStarted,
+    ProbingEnded, ProbingStarted, Unknown,
 };
 use crate::ids::{Incarnation, RunId, TargetName};
 use crate::pack;
@@ -373,6 +373,10 @@ impl From<&HostRecord> for wire::HostRecord {
                     note: entry.note.clone(),
                 }),
                 HostRecord::Inspection(seen) => Kind::Inspection(seen.as_ref().into()),
+                HostRecord::Unknown(unknown) if unknown.packed.is_empty() => {
+                    return Self { kind: None };
+                }
+                HostRecord::Unknown(unknown) => Kind::Packed(unknown.packed.clone()),
             }),
         }
     }
@@ -442,7 +446,17 @@ impl TryFrom<wire::HostRecord> for HostRecord {
     type Error = InvalidMessage;
     fn try_from(record: wire::HostRecord) -> Result<Self, InvalidMessage> {
         use wire::host_record::Kind;
-        Ok(match required("kind", record.kind)? {
+        // Of a kind that this build does not know: it keeps its place.
+        let Some(kind) = record.kind else {
+            return Ok(Self::Unknown(Unknown::default()));
+        };
+        Ok(match kind {
+            Kind::Packed(bytes) => match host_body::record(&bytes) {
+                Ok(unknown @ Self::Unknown(_)) => unknown,
+                // Held to the same rules as one that came unpacked.
+                Ok(known) => wire::HostRecord::from(&known).try_into()?,
+                Err(error) => return Err(invalid("packed", error)),
+            },
             Kind::Lag(lag) => Self::Lag(Lag {
                 at_ns: lag.at_ns,
                 ticks: lag.ticks,

@@ -18,8 +18,10 @@
 //! ```
 //!
 //! Integers are little-endian. The body of a samples frame is what [`crate::pack`]
-//! says, in the coding of its version; that of a host frame is an array of records.
-//! CRC-32 is the one of IEEE 802.3. Frames of version 1 are read as well.
+//! says, in the coding of its version; that of a host frame is an array of records;
+//! those that this build does not know are kept as they are
+//! ([`HostRecord::Unknown`]). CRC-32 is the one of IEEE 802.3. Frames of version 1
+//! are read as well.
 //!
 //! A reader that finds a broken frame looks for the next magic whose header
 //! checksum holds: [`find_header`].
@@ -33,6 +35,8 @@ use crate::host::HostRecord;
 use crate::ids::{Incarnation, RunId};
 use crate::pack;
 use crate::sample::Sample;
+
+pub(crate) mod host_body;
 
 /// First bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"GSF1";
@@ -182,9 +186,7 @@ impl Frame {
         }
         let body = match &self.body {
             Body::Samples(columns) => pack::pack(columns)?,
-            Body::Host(records) => {
-                rmp_serde::to_vec(records).map_err(|error| FrameError::Body(error.to_string()))?
-            }
+            Body::Host(records) => host_body::pack(records)?,
         };
         if body.len() > MAX_BODY_LEN {
             return Err(FrameError::Header("body length"));
@@ -223,22 +225,11 @@ impl Frame {
         if crc32fast::hash(body).to_le_bytes() != bytes[HEADER_LEN + header.body_len..length] {
             return Err(FrameError::Checksum("body"));
         }
-        let decode = |error: rmp_serde::decode::Error| FrameError::Body(error.to_string());
         let body = match header.stream.kind {
             StreamKind::Samples => {
                 Body::Samples(pack::unpack(header.version, body, header.count as usize)?)
             }
-            StreamKind::Host => {
-                let records: Vec<HostRecord> = rmp_serde::from_slice(body).map_err(decode)?;
-                if records.len() != header.count as usize {
-                    return Err(FrameError::Body(format!(
-                        "{} records where the header says {}",
-                        records.len(),
-                        header.count
-                    )));
-                }
-                Body::Host(records)
-            }
+            StreamKind::Host => Body::Host(host_body::unpack(body, header.count as usize)?),
         };
         Ok((
             Self {

@@ -23,6 +23,20 @@ pub enum HostRecord {
     Ledger(LedgerEntry),
     /// A connection that was looked at beside the probes.
     Inspection(Box<Inspection>),
+    /// Written by a newer build, in a way that this one does not know.
+    #[serde(skip)]
+    Unknown(Unknown),
+}
+
+/// A record that this build does not know: it keeps its place in the stream, so
+/// that nothing around it is lost.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Unknown {
+    /// What it is called; empty where that is not known.
+    pub kind: String,
+    /// As it stands in a spool, MessagePack; empty where it came over the wire from
+    /// an agent that is newer than this build.
+    pub packed: Vec<u8>,
 }
 
 /// What one connection told that was looked at beside the probes: what the

@@ -303,4 +303,50 @@ mod tests {
     fn state_of(bytes: &[u8]) -> State {
         decode(bytes).expect("whole").state
     }
+
+    proptest! {
+        /// A sound slot whose body is anything: a state or damage, never a panic.
+        #[test]
+        fn any_body_is_a_state_or_damage(
+            body in prop_oneof![
+                "\\PC{0,200}",
+                "\\{(\"(boot|next_file|streams|losses)\": ?(-?[0-9]{1,22}|\"x\"|\\[\\]|null|\\[\\{\\}\\]),? ?){0,5}\\}",
+            ],
+            generation in any::<u64>(),
+        ) {
+            let mut slot = Vec::new();
+            slot.extend_from_slice(&MAGIC);
+            slot.extend_from_slice(&[FORMAT_VERSION, 0, 0, 0]);
+            slot.extend_from_slice(&generation.to_le_bytes());
+            slot.extend_from_slice(&(body.len() as u32).to_le_bytes());
+            let mut crc = crc32fast::Hasher::new();
+            crc.update(&slot);
+            crc.update(body.as_bytes());
+            slot.extend_from_slice(&crc.finalize().to_le_bytes());
+            slot.extend_from_slice(body.as_bytes());
+            // The slot is the first half of the file.
+            slot.resize(slot.len() * 2, 0);
+            if let Ok(found) = decode(&slot) {
+                prop_assert_eq!((found.generation, found.slot), (generation, 0));
+            }
+        }
+
+        /// A length that lies beyond the slot is damage.
+        #[test]
+        fn a_length_is_only_a_claim(length in any::<u32>(), bytes in proptest::collection::vec(any::<u8>(), 0..99)) {
+            let mut file = encode(&state(1), 1).expect("JSON");
+            file[16..20].copy_from_slice(&length.to_le_bytes());
+            file.extend_from_slice(&bytes);
+            let _ = decode(&file);
+        }
+
+        #[test]
+        fn a_state_goes_round(next_file in any::<u64>(), generation in any::<u64>(), padding in 0usize..64) {
+            let state = state(next_file);
+            let mut file = encode(&state, generation).expect("JSON");
+            let half = file.len() + padding;
+            file.resize(2 * half, 0);
+            prop_assert_eq!(decode(&file), Ok(FoundState { state, generation, slot: 0 }));
+        }
+    }
 }

@@ -162,6 +162,98 @@ proptest! {
         }
     }
 
+    /// Whole requests as bytes, each a valid one with some bits flipped.
+    #[test]
+    fn mutated_messages_of_all_kinds_are_no_panic(
+        flips in proptest::collection::vec((any::<usize>(), 0u8..8), 0..12),
+        packed in proptest::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let mutate = |mut bytes: Vec<u8>| {
+            for (at, bit) in &flips {
+                let at = at % bytes.len().max(1);
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= 1 << bit;
+                }
+            }
+            bytes
+        };
+        let host = wire::Frame {
+            stream: Some(wire::StreamId {
+                run_id: "01a22c71-a5ce-7341-a1d3-9c297ce0a076".to_owned(),
+                incarnation: 1,
+                kind: 2,
+            }),
+            first_seq: 1,
+            count: 4,
+            body: Some(wire::frame::Body::Host(wire::HostColumns {
+                records: vec![
+                    wire::HostRecord {
+                        kind: Some(wire::host_record::Kind::Lag(wire::Lag {
+                            at_ns: 1,
+                            ticks: 2,
+                            late_max_ns: 3,
+                        })),
+                    },
+                    wire::HostRecord {
+                        kind: Some(wire::host_record::Kind::Ledger(wire::LedgerEntry {
+                            source: "a".to_owned(),
+                            client: 9,
+                            last_slot: 7,
+                            ..wire::LedgerEntry::default()
+                        })),
+                    },
+                    wire::HostRecord {
+                        kind: Some(wire::host_record::Kind::Packed(packed)),
+                    },
+                    wire::HostRecord { kind: None },
+                ],
+            })),
+        };
+        if let Ok(frame) = wire::Frame::decode(&mutate(host.encode_to_vec())[..])
+            && let Some(records) = look_at(frame)
+        {
+            prop_assert!(records <= 1 << 16);
+        }
+        let plan = wire::RunPlan {
+            run_id: String::new(),
+            scenario: "x".to_owned(),
+            duration_ns: 1_000_000_000,
+            deadline_ns: 250_000_000,
+            groups: vec![wire::ClientGroup {
+                target: "t".to_owned(),
+                style: "reused".to_owned(),
+                kind: "bare".to_owned(),
+                clients: 4,
+                interval_ns: 10_000_000,
+                query_timeout_ns: 1,
+                ..wire::ClientGroup::default()
+            }],
+            ..wire::RunPlan::default()
+        };
+        if let Ok(plan) = wire::RunPlan::decode(&mutate(plan.encode_to_vec())[..])
+            && let Ok(plan) = RunPlan::try_from(plan)
+        {
+            // As it is sent on to the agents.
+            prop_assert_eq!(RunPlan::try_from(wire::RunPlan::from(&plan)), Ok(plan));
+        }
+        let hello = wire::Hello {
+            protocol: 1,
+            agent_id: "a".to_owned(),
+            incarnation: 1,
+            streams: vec![wire::StreamPosition {
+                stream: host.stream.clone(),
+                first_unacked: 1,
+                last: 9,
+            }],
+            ..wire::Hello::default()
+        };
+        if let Ok(hello) = wire::Hello::decode(&mutate(hello.encode_to_vec())[..]) {
+            for position in &hello.streams {
+                let _ = position.stream.as_ref().map(StreamId::try_from);
+            }
+        }
+    }
+
     #[test]
     fn any_fault_and_stream_is_one_or_an_error(
         scope in "\\PC{0,12}",

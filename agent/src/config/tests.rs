@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 
+use proptest::prelude::*;
+
 use super::*;
 
 #[derive(Default)]
 struct Fake {
     env: HashMap<&'static str, &'static str>,
-    files: HashMap<PathBuf, &'static str>,
+    files: HashMap<PathBuf, String>,
 }
 
 impl Sources for Fake {
@@ -17,16 +19,16 @@ impl Sources for Fake {
     fn file(&self, path: &Path) -> Result<String, String> {
         self.files
             .get(path)
-            .map(|t| (*t).to_owned())
+            .cloned()
             .ok_or_else(|| "No such file".to_owned())
     }
 }
 
-fn with_file(text: &'static str) -> Result<Config, ConfigError> {
+fn with_file(text: &str) -> Result<Config, ConfigError> {
     let mut fake = Fake::default();
     fake.env.insert("PW", "s3cret");
-    fake.files.insert("c/agent.toml".into(), text);
-    fake.files.insert("c/pw".into(), "from-file\n");
+    fake.files.insert("c/agent.toml".into(), text.to_owned());
+    fake.files.insert("c/pw".into(), "from-file\n".to_owned());
     let flags = Flags {
         config: Some("c/agent.toml".into()),
         ..Flags::default()
@@ -35,7 +37,7 @@ fn with_file(text: &'static str) -> Result<Config, ConfigError> {
 }
 
 #[track_caller]
-fn check_error(text: &'static str, parts: &[&str]) {
+fn check_error(text: &str, parts: &[&str]) {
     let error = with_file(text).expect_err("must not be accepted");
     let shown = format!("{} {}", error.message, error.hint.unwrap_or_default());
     for part in parts {
@@ -99,7 +101,7 @@ key = "agent.key"
     };
     assert_eq!(config.security, files);
     let mut fake = Fake::default();
-    fake.files.insert("c/agent.toml".into(), text);
+    fake.files.insert("c/agent.toml".into(), text.to_owned());
     let flags = Flags {
         config: Some("c/agent.toml".into()),
         security: ClientFiles {
@@ -230,4 +232,68 @@ fn how_a_target_is_reached_stands_beside_it() {
         let error = parse(keys).expect_err("refused").message;
         assert!(error.contains(why), "{error}");
     }
+}
+
+/// A configuration with every section.
+const FULL: &str = r#"agent_id = "east-1"
+aggregator = "https://10.0.0.9:7350"
+data = "d"
+control = "direct"
+token_file = "east-1.token"
+[tls]
+ca = "ca.pem"
+cert = "a.pem"
+key = "a.key"
+[spool]
+max_bytes = 2097152
+when_full = "newest"
+sync = "20ms"
+[[target]]
+name = "haproxy"
+address = "db.example:6033"
+user = "probe"
+password_env = "PW"
+[[target]]
+name = "direct"
+address = "[::1]:3306"
+user = "probe"
+password_file = "pw"
+"#;
+
+proptest! {
+    /// Lines that are gone, twice, elsewhere or garbled: a configuration, or an error
+    /// with a message; never a panic, never a password in it.
+    #[test]
+    fn any_file_is_a_configuration_or_an_error(
+        changes in proptest::collection::vec((0usize..25, 0u8..4, "\\PC{0,20}"), 0..5),
+    ) {
+        let mut lines: Vec<String> = FULL.lines().map(str::to_owned).collect();
+        for (at, how, text) in changes {
+            let at = at % lines.len();
+            match how {
+                0 if lines.len() > 1 => drop(lines.remove(at)),
+                1 => lines.insert(at, lines[at].clone()),
+                2 => lines.swap(at, 0),
+                _ => {
+                    let key = lines[at].split('=').next().unwrap_or_default().to_owned();
+                    lines[at] = format!("{key}= {text}");
+                }
+            }
+        }
+        match with_file(&lines.join("\n")) {
+            Ok(config) => {
+                let shown = format!("{config:?}");
+                prop_assert!(!shown.contains("s3cret"));
+            }
+            Err(error) => {
+                prop_assert!(!error.message.is_empty());
+                prop_assert!(!error.message.contains("s3cret"));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_full_file_is_one() {
+    with_file(FULL).unwrap_or_else(|error| panic!("{}", error.message));
 }

@@ -417,6 +417,7 @@ impl Runner {
                 self.step(Event::Welcome {
                     committed,
                     window_bytes: welcome.window_bytes,
+                    heartbeat_ns: i64::from(welcome.heartbeat_ms) * 1_000_000,
                 })
                 .await
             }

@@ -27,14 +27,11 @@ mod tests;
 
 use outbox::{Entry, Outbox};
 
-/// Silence for so long means that the connection is dead.
+/// Silence for so long means that the connection is dead, unless the aggregator
+/// asks for heartbeats so seldom that it may be silent for longer itself.
 pub const SILENCE_NS: i64 = 6_000_000_000;
 /// Nothing sent was answered for so long: one connection more, to be sure.
 pub const STALL_NS: i64 = 60_000_000_000;
-/// Between two heartbeats while nothing is being probed.
-const HEARTBEAT_NS: i64 = 2_000_000_000;
-/// Between two heartbeats while a run is shown live.
-const LIVE_HEARTBEAT_NS: i64 = 250_000_000;
 const DEFAULT_WINDOW: u64 = 4 << 20;
 
 /// What happened.
@@ -50,6 +47,8 @@ pub enum Event {
         committed: Vec<(StreamId, u64)>,
         /// Unacknowledged bytes allowed; 0: not said.
         window_bytes: u64,
+        /// Between two heartbeats, as the aggregator asks; 0: not said.
+        heartbeat_ns: i64,
     },
     /// Durable up to `seq`.
     Ack {
@@ -127,6 +126,49 @@ pub struct Position {
     pub last: u64,
 }
 
+/// How often this side gives a sign of life, and how long the other may be silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pace {
+    /// Between two heartbeats while nothing is being probed.
+    idle_ns: i64,
+    /// Between two heartbeats while a run is shown live.
+    live_ns: i64,
+    /// Without a sign of life for so long, the connection is dead.
+    silence_ns: i64,
+}
+
+impl Pace {
+    /// What an aggregator is given that does not say.
+    const DEFAULT_NS: i64 = 2_000_000_000;
+    /// Shorter would be load without use, and is below the tick's grain.
+    const LEAST_NS: i64 = 100_000_000;
+    /// Longer, and a dead connection would go unnoticed for minutes.
+    const MOST_NS: i64 = 20_000_000_000;
+
+    /// As the aggregator asks; 0: it does not say. A live display gets eight times
+    /// as many; the aggregator beats as often as it asks for, so three of its own
+    /// are waited for.
+    fn asked(heartbeat_ns: i64) -> Self {
+        let idle_ns = match heartbeat_ns {
+            0 => Self::DEFAULT_NS,
+            asked => asked.clamp(Self::LEAST_NS, Self::MOST_NS),
+        };
+        Self {
+            idle_ns,
+            live_ns: (idle_ns / 8).max(Self::LEAST_NS),
+            silence_ns: (3 * idle_ns).max(SILENCE_NS),
+        }
+    }
+
+    const fn silent(self) -> &'static str {
+        if self.silence_ns == SILENCE_NS {
+            "the aggregator has been silent for 6 s"
+        } else {
+            "the aggregator has been silent for three of its heartbeats"
+        }
+    }
+}
+
 /// The state of the uplink.
 #[derive(Debug)]
 pub struct Session {
@@ -136,6 +178,7 @@ pub struct Session {
     window_bytes: u64,
     heard_ns: i64,
     heartbeat_ns: i64,
+    pace: Pace,
     /// When something sent was last answered, or nothing was in flight.
     answered_ns: i64,
     turn: Option<StreamId>,
@@ -150,6 +193,7 @@ impl Default for Session {
             window_bytes: DEFAULT_WINDOW,
             heard_ns: 0,
             heartbeat_ns: 0,
+            pace: Pace::asked(0),
             answered_ns: 0,
             turn: None,
         }
@@ -199,15 +243,18 @@ impl Session {
                 self.welcomed = false;
                 self.heard_ns = now_ns;
                 self.heartbeat_ns = now_ns;
+                self.pace = Pace::asked(0);
                 actions.push(Action::Hello(self.positions()));
             }
             Event::Welcome {
                 committed,
                 window_bytes,
+                heartbeat_ns,
             } => {
                 self.heard_ns = now_ns;
                 self.answered_ns = now_ns;
                 self.welcomed = true;
+                self.pace = Pace::asked(heartbeat_ns);
                 if window_bytes > 0 {
                     self.window_bytes = window_bytes;
                 }
@@ -248,8 +295,8 @@ impl Session {
                 }
             }
             Event::Tick { live } => {
-                if self.connected && now_ns.saturating_sub(self.heard_ns) > SILENCE_NS {
-                    actions.push(Action::Reconnect("the aggregator has been silent for 6 s"));
+                if self.connected && now_ns.saturating_sub(self.heard_ns) > self.pace.silence_ns {
+                    actions.push(Action::Reconnect(self.pace.silent()));
                 }
                 if self.outboxes.values().all(|outbox| outbox.sent == 0) {
                     self.answered_ns = now_ns;
@@ -258,9 +305,9 @@ impl Session {
                     actions.push(Action::Reconnect("nothing was acknowledged for a minute"));
                 }
                 let every = if live {
-                    LIVE_HEARTBEAT_NS
+                    self.pace.live_ns
                 } else {
-                    HEARTBEAT_NS
+                    self.pace.idle_ns
                 };
                 if self.welcomed && now_ns.saturating_sub(self.heartbeat_ns) >= every {
                     self.heartbeat_ns = now_ns;

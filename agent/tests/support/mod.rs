@@ -22,6 +22,7 @@ use gapscope_proto::wire::{
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -315,6 +316,8 @@ pub(crate) struct Arrived {
     pub(crate) hellos: Vec<wire::Hello>,
     pub(crate) goodbyes: u32,
     pub(crate) progress: Vec<wire::RunProgress>,
+    /// When each heartbeat was sent, by the agent's clock.
+    pub(crate) beats_ns: Vec<i64>,
 }
 
 impl Arrived {
@@ -332,6 +335,8 @@ pub(crate) struct Manners {
     pub(crate) plan: Option<RunPlan>,
     /// The session is cut after so many frames, before the last is acknowledged.
     pub(crate) frames_a_session: Option<u32>,
+    /// What it asks for in its welcome; 0: it does not say.
+    pub(crate) heartbeat_ms: u32,
 }
 
 /// An aggregator in this process.
@@ -340,6 +345,7 @@ pub(crate) struct Aggregator {
     pub(crate) arrived: Arc<Mutex<Arrived>>,
     changed: watch::Receiver<u64>,
     server: tokio::task::JoinHandle<()>,
+    gone: CancellationToken,
 }
 
 #[derive(Clone)]
@@ -348,6 +354,8 @@ struct Service {
     changed: watch::Sender<u64>,
     manners: Manners,
     clock: SystemClock,
+    /// Ends what the listener's end leaves standing.
+    gone: CancellationToken,
 }
 
 impl Aggregator {
@@ -385,7 +393,9 @@ impl Aggregator {
             changed: sender,
             manners,
             clock: SystemClock::new(),
+            gone: CancellationToken::new(),
         };
+        let gone = service.gone.clone();
         let server = tokio::spawn(async move {
             tonic::transport::Server::builder()
                 .add_service(collector_server::CollectorServer::new(service.clone()))
@@ -399,6 +409,7 @@ impl Aggregator {
             arrived,
             changed,
             server,
+            gone,
         }
     }
 
@@ -429,6 +440,7 @@ impl Aggregator {
 
     pub(crate) fn stop(self) -> Arc<Mutex<Arrived>> {
         self.server.abort();
+        self.gone.cancel();
         self.arrived
     }
 }
@@ -493,6 +505,7 @@ impl Service {
         let mut beat = tokio::time::interval(Duration::from_millis(500));
         loop {
             let message = tokio::select! {
+                () = self.gone.cancelled() => return,
                 _ = beat.tick() => {
                     send(Kind::Heartbeat(wire::Heartbeat::default())).await;
                     continue;
@@ -521,7 +534,7 @@ impl Service {
                         program_version: "test".into(),
                         max_frame_bytes: 1 << 20,
                         window_bytes: 1 << 20,
-                        heartbeat_ms: 2000,
+                        heartbeat_ms: self.manners.heartbeat_ms,
                         committed,
                         clock: Some((&self.clock.key()).into()),
                         takes_packed: true,
@@ -564,7 +577,10 @@ impl Service {
                     arrived.losses.push(loss);
                 }),
                 agent_message::Kind::Heartbeat(beat) => {
-                    self.note(|arrived| arrived.progress.extend(beat.runs));
+                    self.note(|arrived| {
+                        arrived.beats_ns.push(beat.sent_ns);
+                        arrived.progress.extend(beat.runs);
+                    });
                 }
                 agent_message::Kind::RunRefused(refused) => {
                     self.note(|arrived| arrived.refused.push(refused));
@@ -600,8 +616,9 @@ impl clock_server::Clock for Service {
         let (outbound, pongs) = mpsc::channel(4);
         let clock = self.clock.clone();
         let mut pings = request.into_inner();
+        let gone = self.gone.clone();
         tokio::spawn(async move {
-            while let Some(Ok(ping)) = pings.next().await {
+            while let Some(Some(Ok(ping))) = gone.run_until_cancelled(pings.next()).await {
                 let s1_ns = clock.raw_ns();
                 let pong = Pong {
                     number: ping.number,

@@ -213,6 +213,7 @@ fn served(folder: &RunFolder, clocks: &Clocks) -> Result<Vec<Served>, LoadError>
                 one.timeline,
                 one.answered_ns.map_or(i64::MAX, |at| at.0),
                 one.address.clone(),
+                one.who,
             )
         };
         key(a).cmp(&key(b))

@@ -8,7 +8,7 @@ use gapscope_proto::ids::AgentId;
 use super::caveat::Caveat;
 use super::load::LoadError;
 use super::series::SlotCounts;
-use crate::store::manifest::Manifest;
+use crate::store::manifest::{AgentEntry, Manifest};
 use crate::store::reader::RunFolder;
 
 /// The books of a run, in slots.
@@ -22,7 +22,7 @@ pub struct Conservation {
     pub lost: (u64, u64),
     /// Samples announced by agents and not here yet.
     pub in_spools: u64,
-    /// Some start of an agent never said how it ended: its spool may hold more.
+    /// No start of some agent said how its probing ended: its spool may hold more.
     pub may_hold_more: bool,
     /// Passed while a client waited.
     pub waited: u64,
@@ -53,8 +53,8 @@ pub(super) fn balance(
         books.overslept += slots.overslept;
         books.absent += slots.absent;
     }
+    books.may_hold_more = manifest.agents.iter().any(AgentEntry::may_hold_more);
     for entry in manifest.agents.iter().flat_map(|a| &a.incarnations) {
-        books.may_hold_more |= entry.started.is_some() && entry.ended.is_none();
         books.in_spools += entry
             .samples_announced
             .saturating_sub(entry.samples_committed);

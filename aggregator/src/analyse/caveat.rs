@@ -11,7 +11,9 @@ use super::ledger::{Class, Ledger};
 use super::load::{LeftOut, Names};
 use super::local::{RESET, is_note};
 use super::row::Row;
-use crate::store::manifest::{Manifest, RunState, Schedule};
+use crate::store::manifest::{Manifest, Schedule};
+use crate::store::reader::Standing;
+use crate::store::verify::ABANDONED;
 
 /// Something to be said against a number, beside the number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,18 +148,23 @@ pub(super) fn ledger_caveats(ledger: &Ledger, caveats: &mut Vec<Caveat>) {
     }
 }
 
-pub(super) fn run_caveats(manifest: &Manifest, notes: &[String]) -> Vec<Caveat> {
+pub(super) fn run_caveats(
+    manifest: &Manifest,
+    standing: Standing,
+    notes: &[String],
+) -> Vec<Caveat> {
     let mut caveats = Vec::new();
-    match manifest.state {
-        RunState::Closed => {}
-        RunState::Running => caveats.push(Caveat::run(
+    match standing {
+        Standing::Closed => {}
+        Standing::Running => caveats.push(Caveat::run(
             "running",
             "the run has not ended: these are the results so far",
         )),
-        RunState::Interrupted => caveats.push(Caveat::run(
+        Standing::Interrupted => caveats.push(Caveat::run(
             "interrupted",
             "the run was not closed in an orderly way: what is here is valid, more may be missing",
         )),
+        Standing::Abandoned => caveats.push(Caveat::run("abandoned", ABANDONED)),
     }
     caveats.extend(
         notes

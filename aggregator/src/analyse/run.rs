@@ -29,7 +29,7 @@ use super::timeline::{Aligned, Timelines, timelines};
 use crate::align::map::ClockMap;
 use crate::align::wall::{WallClock, WallError};
 use crate::store::manifest::Manifest;
-use crate::store::reader::RunFolder;
+use crate::store::reader::{RunFolder, Standing};
 use crate::utc::rfc3339;
 
 /// An agent's clock with what it needs to tell times.
@@ -58,6 +58,8 @@ pub struct Timeline {
 pub struct Analysis {
     /// What the run is.
     pub manifest: Manifest,
+    /// Where it stands.
+    pub standing: Standing,
     /// Every fault and mark.
     pub faults: Vec<Fault>,
     /// Ids of the faults that are judged.
@@ -103,12 +105,21 @@ impl Analysis {
         Some(rfc3339(least.midpoint(most)))
     }
 
-    /// Data is missing, or nothing was tested by any judged fault.
+    /// The run is over, and not all that its agents measured is here.
+    pub fn is_incomplete(&self) -> bool {
+        let books = &self.conservation;
+        self.standing != Standing::Running && (books.may_hold_more || books.in_spools > 0)
+    }
+
+    /// Data is missing or damaged, agents may hold more of a run that is over, or
+    /// nothing was tested by any judged fault.
     pub fn is_lossy_or_untested(&self) -> bool {
-        let is_silent = |caveat: &Caveat| caveat.code == "agent_never_began";
-        if self.conservation.lost.1 > 0
-            || !self.conservation.is_balanced
-            || self.caveats.iter().any(is_silent)
+        let books = &self.conservation;
+        let says_so = |caveat: &Caveat| matches!(caveat.code, "agent_never_began" | "unreadable");
+        if books.lost.1 > 0
+            || !books.is_balanced
+            || self.is_incomplete()
+            || self.caveats.iter().any(says_so)
         {
             return true;
         }
@@ -179,7 +190,8 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
     let faults = folder.faults()?;
     let deadline_ns = i64::try_from(manifest.plan.deadline_ns).unwrap_or(i64::MAX);
     let mut names = Names::default();
-    let mut caveats = run_caveats(&manifest, folder.notes());
+    let standing = folder.standing();
+    let mut caveats = run_caveats(&manifest, standing, folder.notes());
     let judged_ids: BTreeSet<u32> = faults
         .iter()
         .filter_map(|fault| match judged(fault) {
@@ -372,6 +384,7 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
     caveats.retain(|caveat| seen.insert(caveat.clone()));
     Ok(Analysis {
         manifest,
+        standing,
         faults,
         judged: judged_ids,
         names,

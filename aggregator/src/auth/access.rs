@@ -24,6 +24,12 @@ pub enum Rpc {
     ListAgents,
     /// Follow a run.
     WatchRun,
+    /// Look at a run as it goes on, from a terminal or a browser.
+    Watch,
+    /// Read a run's report over HTTP.
+    Report,
+    /// Read the sums that a monitoring system collects.
+    Metrics,
     /// Ask whether the server serves.
     Health,
 }
@@ -40,6 +46,7 @@ impl Rpc {
             "/gapscope.v1.Control/ListRuns" => Self::ListRuns,
             "/gapscope.v1.Control/ListAgents" => Self::ListAgents,
             "/gapscope.v1.Control/WatchRun" => Self::WatchRun,
+            "/gapscope.v1.Control/Watch" => Self::Watch,
             "/grpc.health.v1.Health/Check" | "/grpc.health.v1.Health/Watch" => Self::Health,
             _ => return None,
         })
@@ -55,14 +62,19 @@ impl Rpc {
             Self::RecordFault => "mark a run",
             Self::ListRuns => "list runs",
             Self::ListAgents => "list agents",
-            Self::WatchRun => "follow a run",
+            Self::WatchRun | Self::Watch => "follow a run",
+            Self::Report => "read reports",
+            Self::Metrics => "read metrics",
             Self::Health => "ask for health",
         }
     }
 
     /// Calls that last: who loses the right while they do is cut off.
     pub const fn lasts(self) -> bool {
-        matches!(self, Self::Session | Self::Exchange | Self::WatchRun)
+        matches!(
+            self,
+            Self::Session | Self::Exchange | Self::WatchRun | Self::Watch
+        )
     }
 
     /// Calls of agents, which connect again by themselves.
@@ -76,7 +88,12 @@ pub const fn may(role: Role, rpc: Rpc) -> bool {
     match rpc {
         Rpc::Session | Rpc::Exchange => matches!(role, Role::Agent),
         Rpc::StartRun | Rpc::StopRun | Rpc::RecordFault => matches!(role, Role::Operator),
-        Rpc::ListRuns | Rpc::ListAgents | Rpc::WatchRun => {
+        Rpc::ListRuns
+        | Rpc::ListAgents
+        | Rpc::WatchRun
+        | Rpc::Watch
+        | Rpc::Report
+        | Rpc::Metrics => {
             matches!(role, Role::Operator | Role::Viewer)
         }
         Rpc::Health => true,
@@ -90,7 +107,7 @@ mod tests {
     const PROTO: &str = include_str!("../../../proto/proto/v1/gapscope.proto");
 
     /// Path, then whether agent, operator and viewer may.
-    const ROWS: [(&str, [bool; 3]); 10] = [
+    const ROWS: [(&str, [bool; 3]); 11] = [
         ("/gapscope.v1.Collector/Session", [true, false, false]),
         ("/gapscope.v1.Clock/Exchange", [true, false, false]),
         ("/gapscope.v1.Control/StartRun", [false, true, false]),
@@ -99,6 +116,7 @@ mod tests {
         ("/gapscope.v1.Control/ListRuns", [false, true, true]),
         ("/gapscope.v1.Control/ListAgents", [false, true, true]),
         ("/gapscope.v1.Control/WatchRun", [false, true, true]),
+        ("/gapscope.v1.Control/Watch", [false, true, true]),
         ("/grpc.health.v1.Health/Check", [true, true, true]),
         ("/grpc.health.v1.Health/Watch", [true, true, true]),
     ];

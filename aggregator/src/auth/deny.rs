@@ -71,6 +71,7 @@ fn serial(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn people_and_certificates() {
@@ -83,6 +84,29 @@ mod tests {
         for bad in ["east-1", "serial:", "serial:xyz", "agent"] {
             let trouble = Deny::parse(&format!("\n{bad}")).expect_err(bad);
             assert!(trouble.what.contains("line 2"), "{trouble}");
+        }
+    }
+
+    proptest! {
+        /// Never a panic; a list that is taken has every line that says something.
+        #[test]
+        fn any_text_is_a_list_or_an_error(
+            lines in proptest::collection::vec(
+                prop_oneof![
+                    "(agent|operator|viewer):[a-z0-9-]{1,9}",
+                    "serial:[0-9A-Fa-f:]{0,40}",
+                    "#?\\PC{0,40}",
+                ],
+                0..6,
+            ),
+        ) {
+            if let Ok(deny) = Deny::parse(&lines.join("\n")) {
+                for line in &lines {
+                    if let Ok(principal) = line.trim().parse::<Principal>() {
+                        prop_assert!(deny.has(&principal), "{line}");
+                    }
+                }
+            }
         }
     }
 }

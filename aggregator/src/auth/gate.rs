@@ -94,6 +94,16 @@ impl Refusal {
         }
     }
 
+    /// Nobody knows who it is; otherwise it is known, and may not.
+    pub fn is_login(&self) -> bool {
+        self.code == Code::Unauthenticated
+    }
+
+    /// What a person is told.
+    pub fn trouble(&self) -> &Trouble {
+        &self.trouble
+    }
+
     /// As gRPC sends it.
     pub fn status(&self) -> Status {
         status(self.code, &self.trouble)
@@ -226,26 +236,40 @@ impl Gate {
     /// # Errors
     /// When it is refused; that is said here too.
     pub fn admit(&self, presented: &Presented, path: &str) -> Result<(Caller, Rpc), Refusal> {
-        let address = presented.peer.address;
-        let refused = |refusal: Refusal| {
-            match refusal.code {
-                Code::Unauthenticated => self.failed(address, &refusal.trouble),
-                _ => self.told(address, &refusal.trouble),
-            }
-            refusal
-        };
         let Some(rpc) = Rpc::of_path(path) else {
-            return Err(refused(Refusal {
-                code: Code::Unimplemented,
-                trouble: Trouble::hinted(
-                    "this aggregator does not know this call",
-                    "use programs of the same version",
-                ),
-            }));
+            return Err(self.refused(
+                presented,
+                Refusal {
+                    code: Code::Unimplemented,
+                    trouble: Trouble::hinted(
+                        "this aggregator does not know this call",
+                        "use programs of the same version",
+                    ),
+                },
+            ));
         };
         if rpc == Rpc::Health {
             return Ok((Caller::Anyone, rpc));
         }
+        Ok((self.admit_to(presented, rpc)?, rpc))
+    }
+
+    /// Takes note of a refusal, and says it.
+    fn refused(&self, presented: &Presented, refusal: Refusal) -> Refusal {
+        let address = presented.peer.address;
+        match refusal.code {
+            Code::Unauthenticated => self.failed(address, &refusal.trouble),
+            _ => self.told(address, &refusal.trouble),
+        }
+        refusal
+    }
+
+    /// Decides whether somebody may do this.
+    ///
+    /// # Errors
+    /// When it is refused; that is said here too.
+    pub fn admit_to(&self, presented: &Presented, rpc: Rpc) -> Result<Caller, Refusal> {
+        let refused = |refusal| self.refused(presented, refusal);
         let caller = self.identify(presented).map_err(refused)?;
         if let Caller::Known(known) = &caller
             && !may(known.role, rpc)
@@ -261,12 +285,17 @@ impl Gate {
                 },
             ))));
         }
-        Ok((caller, rpc))
+        Ok(caller)
     }
 
     /// Whether anybody is asked who he is.
     pub fn asks(&self) -> bool {
         self.tokens.is_some() || self.tls().is_some_and(|tls| tls.verifier.is_some())
+    }
+
+    /// Whether somebody can be known by a token.
+    pub fn takes_tokens(&self) -> bool {
+        self.tokens.is_some()
     }
 
     /// Finds out who it is.

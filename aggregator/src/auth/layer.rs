@@ -106,7 +106,7 @@ where
 }
 
 /// The bearer token, taken out of the headers so that it goes no further.
-fn bearer(headers: &mut HeaderMap) -> Option<Secret> {
+pub(crate) fn bearer(headers: &mut HeaderMap) -> Option<Secret> {
     let value = headers.remove(header::AUTHORIZATION)?;
     let text = value.to_str().ok()?;
     let (scheme, token) = text.split_once(' ')?;

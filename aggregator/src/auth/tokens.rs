@@ -108,6 +108,7 @@ impl Tokens {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_token_is_found_by_its_hash() {
@@ -160,5 +161,25 @@ mod tests {
             "line 2: this token is there already",
         );
         check(&good[..70], "there is no role");
+    }
+
+    proptest! {
+        /// Never a panic, never a secret in an error, never more than there are lines.
+        #[test]
+        fn any_text_is_a_list_or_an_error(
+            lines in proptest::collection::vec(
+                prop_oneof![
+                    Just(line("hunter2", &"agent:a".parse().expect("somebody"))),
+                    "(sha256:)?[0-9a-f]{60,66} ?(agent|operator|viewer|who):?[a-z0-9-]{0,9}",
+                    "#?\\PC{0,40}",
+                ],
+                0..6,
+            ),
+        ) {
+            match Tokens::parse(&lines.join("\n")) {
+                Ok(tokens) => prop_assert!(tokens.len() <= lines.len()),
+                Err(trouble) => prop_assert!(!trouble.line().contains("hunter2")),
+            }
+        }
     }
 }

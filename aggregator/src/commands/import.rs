@@ -271,6 +271,7 @@ fn manifest(run: &Imported, incarnation: Incarnation, file: &Path) -> Manifest {
                 samples_announced: 0,
                 samples_committed: 0,
                 host_committed: 0,
+                samples_repeated: 0,
             }],
         }],
         caveats: run.caveats.clone(),

@@ -4,6 +4,7 @@ use crate::cli::Command;
 use crate::exit::Exit;
 
 pub mod agents;
+pub mod annotate;
 pub mod certs;
 pub mod client;
 pub mod clock;
@@ -21,6 +22,7 @@ pub mod start;
 pub mod stop;
 pub mod tokens;
 pub mod verify;
+pub mod watch;
 
 /// Carries out a subcommand.
 ///
@@ -42,5 +44,7 @@ pub fn dispatch(command: Command) -> anyhow::Result<Exit> {
         Command::Certs(command) => certs::run(command),
         Command::Tokens(command) => tokens::run(command),
         Command::Verify(args) => verify::run(args),
+        Command::Watch(args) => watch::run(args),
+        Command::Annotate(args) => annotate::run(args),
     }
 }

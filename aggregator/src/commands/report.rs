@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::shown::{Shown, layout};
+use crate::analyse::load::LoadError;
 use crate::analyse::run::{Analysis, analyse_watched};
 use crate::exit::Exit;
 use crate::output;
@@ -12,6 +13,9 @@ use crate::report::html::lanes::Gathered;
 use crate::report::text::Layout;
 use crate::report::{files, html, json, markdown, model, text};
 use crate::store::RunFolder;
+use crate::store::manifest::RunState;
+use crate::store::reader::read_manifest;
+use crate::store::stamp::steadily;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -57,13 +61,10 @@ pub struct Reported {
 /// Analyses a run and writes the computed files into its folder.
 ///
 /// # Errors
-/// When its tables cannot be read. A folder that cannot be written is only
-/// warned about: the report can still be read.
+/// When its tables cannot be read. Damaged files are left out, and said. A folder
+/// that cannot be written is only warned about: the report can still be read.
 pub fn make(folder: &RunFolder) -> anyhow::Result<Reported> {
-    // A flipped bit must not become a number.
-    let sound = folder.sound()?;
-    let mut gathered = Gathered::default();
-    let analysis = analyse_watched(&sound, &mut gathered)?;
+    let (analysis, gathered) = analysed(folder.path())?;
     let exit = if analysis.is_lossy_or_untested() {
         Exit::DataLost
     } else {
@@ -83,6 +84,25 @@ pub fn make(folder: &RunFolder) -> anyhow::Result<Reported> {
         json,
         markdown,
     })
+}
+
+/// The analysis of the run as it was at one moment: anew if it is closed or merged
+/// meanwhile.
+fn analysed(folder: &Path) -> Result<(Analysis, Gathered), LoadError> {
+    let once = || -> Result<_, LoadError> {
+        // A flipped bit must not become a number.
+        let sound = RunFolder::open(folder)?.sound()?;
+        let mut gathered = Gathered::default();
+        let analysis = analyse_watched(&sound, &mut gathered)?;
+        Ok((analysis, gathered))
+    };
+    // New parts of a run that goes on do no harm: the samples are those of one moment.
+    let was_open = |(analysis, _): &(Analysis, Gathered)| {
+        let state = read_manifest(folder).map(|manifest| manifest.state);
+        analysis.manifest.state == RunState::Running
+            && state.is_ok_and(|state| state == RunState::Running)
+    };
+    steadily(folder, once, was_open)
 }
 
 /// Why the program ends with 4, for people: the numbers alone do not say which of
@@ -108,9 +128,12 @@ fn why_not_ok(analysis: &Analysis) -> String {
         analysis
             .caveats
             .iter()
-            .filter(|caveat| caveat.code == "agent_never_began")
+            .filter(|caveat| matches!(caveat.code, "agent_never_began" | "unreadable"))
             .map(|caveat| caveat.text.clone()),
     );
+    if analysis.is_incomplete() {
+        why.push("the run is over, and an agent may hold more of it".to_owned());
+    }
     let mut tested = analysis
         .rows
         .iter()

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use gapscope_proto::wire::ListRunsRequest;
 
 use super::client::{Aggregator, block_on, refused};
-use crate::control::service::state_word;
 use crate::exit::Exit;
 use crate::output::{data, hinted, note, stdout_columns};
 use crate::overhead::{self, store::is_overhead};
 use crate::report::table::{cut, width};
 use crate::store::RunFolder;
-use crate::store::reader::list_runs;
+use crate::store::reader::{Standing, list_runs};
 
 /// Its arguments.
 #[derive(Debug, clap::Args)]
@@ -75,7 +74,7 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
                 match overhead::store::read(&path) {
                     Ok(bench) => line(
                         &id.to_string(),
-                        state_word(bench.manifest.state),
+                        Standing::from_state(bench.manifest.state).as_str(),
                         &bench.manifest.created_utc,
                         bench.blocks.iter().map(|b| b.answered).sum(),
                         &bench.manifest.kind,
@@ -87,14 +86,9 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
             match RunFolder::open(&path) {
                 Ok(run) => {
                     let manifest = run.manifest();
-                    let state = if run.is_abandoned() {
-                        "abandoned"
-                    } else {
-                        state_word(manifest.state)
-                    };
                     line(
                         &id.to_string(),
-                        state,
+                        run.standing().as_str(),
                         &manifest.created_utc,
                         run.samples_stored(),
                         &manifest.plan.scenario,

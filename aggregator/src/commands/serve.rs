@@ -1,5 +1,6 @@
 //! `serve`: the server, until SIGINT or SIGTERM.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::auth::gate::Security;
 use crate::exit::Exit;
 use crate::output::{hinted, note};
+use crate::reporter::by_itself;
 use crate::server::{Config, serve};
 use crate::store::disk::Disk;
 
@@ -63,6 +65,30 @@ pub struct Args {
     /// serial:HEX, one a line.
     #[arg(long, value_name = "FILE", help_heading = "Security")]
     pub deny: Option<PathBuf>,
+    /// Serve a page for browsers here as well, and /metrics (for example
+    /// 127.0.0.1:8080; port 0 takes a free one).
+    #[arg(long, value_name = "ADDR", help_heading = "Browsers and metrics")]
+    pub http: Option<SocketAddr>,
+    /// A name of this host by which browsers ask for that page; addresses, localhost
+    /// and the names in --tls-cert need not be told.
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "http",
+        help_heading = "Browsers and metrics"
+    )]
+    pub http_name: Vec<String>,
+    /// File into which that page's address is written, once it is bound.
+    #[arg(
+        long,
+        value_name = "PATH",
+        requires = "http",
+        help_heading = "Browsers and metrics"
+    )]
+    pub http_address_file: Option<PathBuf>,
+    /// Make no report when a run is closed.
+    #[arg(long)]
+    pub no_report: bool,
     /// End when the process that started this one ends.
     #[arg(long)]
     pub die_with_parent: bool,
@@ -100,8 +126,22 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
 
 /// What does not go together.
 fn check(args: &Args) -> anyhow::Result<()> {
-    let beyond = !args.listen.ip().is_loopback();
-    let listen = args.listen;
+    check_address(args, args.listen)?;
+    if let Some(http) = args.http {
+        check_address(args, http)?;
+    }
+    if args.deny.is_some() && args.client_ca.is_none() && args.tokens.is_none() {
+        return Err(hinted(
+            "--deny alone keeps nobody out: nobody is asked who he is",
+            "say by what people and agents are known: --client-ca FILE, --tokens FILE, or both",
+        ));
+    }
+    Ok(())
+}
+
+/// What may not be served there.
+fn check_address(args: &Args, listen: SocketAddr) -> anyhow::Result<()> {
+    let beyond = !listen.ip().is_loopback();
     if args.tls_cert.is_some() {
         if args.client_ca.is_none() && args.tokens.is_none() {
             return Err(hinted(
@@ -130,12 +170,6 @@ fn check(args: &Args) -> anyhow::Result<()> {
             "serve TLS with --tls-cert and --tls-key, or listen on 127.0.0.1",
         ));
     }
-    if args.deny.is_some() && args.client_ca.is_none() && args.tokens.is_none() {
-        return Err(hinted(
-            "--deny alone keeps nobody out: nobody is asked who he is",
-            "say by what people and agents are known: --client-ca FILE, --tokens FILE, or both",
-        ));
-    }
     Ok(())
 }
 
@@ -151,6 +185,13 @@ fn security(args: &Args) -> Security {
         tokens: args.tokens.clone(),
         deny: args.deny.clone(),
     }
+}
+
+/// What stood before `serve`: where this program is a part of another one, by what
+/// that calls it.
+fn own_words() -> Vec<OsString> {
+    let words = std::env::args_os().skip(1);
+    words.take_while(|word| word != "serve").collect()
 }
 
 /// Who is let in, in a few words.
@@ -176,12 +217,29 @@ async fn serve_until_signal(args: Args) -> anyhow::Result<()> {
     let address = listener
         .local_addr()
         .context("cannot read the bound address")?;
+    let page = match args.http {
+        None => None,
+        Some(wanted) => Some(TcpListener::bind(wanted).await.map_err(|error| {
+            hinted(
+                format!("cannot serve a page on {wanted}: {error}"),
+                "is something else there? --http 127.0.0.1:0 takes a free port",
+            )
+        })?),
+    };
+    let page_address = page.as_ref().map(TcpListener::local_addr).transpose();
+    let page_address = page_address.context("cannot read the bound address")?;
     // The lock and the runs first: who finds the address file finds a server.
     let config = Config {
         data: args.data.clone(),
         clock: Arc::new(SystemClock::new()),
         disk: Disk::default(),
         security: security(&args),
+        reports: (!args.no_report).then(|| by_itself(own_words())),
+        web: page.map(|listener| crate::web::Config {
+            listener,
+            names: args.http_name.clone(),
+            patience: crate::web::PATIENCE,
+        }),
     };
     let scheme = if config.security.tls.is_some() {
         "https"
@@ -189,6 +247,10 @@ async fn serve_until_signal(args: Args) -> anyhow::Result<()> {
         "http"
     };
     let ready = || {
+        // First: who finds the other file finds this one.
+        if let (Some(path), Some(page)) = (&args.http_address_file, page_address) {
+            write_address(path, page)?;
+        }
         if let Some(path) = &args.address_file {
             write_address(path, address)?;
         }
@@ -197,6 +259,14 @@ async fn serve_until_signal(args: Args) -> anyhow::Result<()> {
             args.data.display(),
             known_by(&args)
         ));
+        if let Some(page) = page_address {
+            let scheme = if args.tls_cert.is_some() {
+                "https"
+            } else {
+                "http"
+            };
+            note(format_args!("the page for browsers: {scheme}://{page}/"));
+        }
         Ok(())
     };
     serve(config, listener, ready, async move {

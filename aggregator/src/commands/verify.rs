@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use gapscope_proto::plain::fitted;
 
-use crate::control::service::state_word;
 use crate::exit::Exit;
 use crate::output::{data, stdout_columns};
 use crate::store::RunFolder;
@@ -28,13 +27,11 @@ pub struct Args {
 /// When there is no such run, or this build cannot read it.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
     let folder = RunFolder::find(&args.data, &args.run)?;
-    let manifest = folder.manifest();
-    let state = if folder.is_abandoned() {
-        "running, and nobody has it open"
-    } else {
-        state_word(manifest.state)
-    };
-    data(format_args!("run {}: {state}", manifest.run_id));
+    data(format_args!(
+        "run {}: {}",
+        folder.manifest().run_id,
+        folder.standing().as_str()
+    ));
     let found = verify(folder.path())?;
     let columns = Some(stdout_columns().unwrap_or(80));
     for line in lines(&found) {

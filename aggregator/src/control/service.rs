@@ -16,10 +16,15 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
+use super::follow::Follow;
 use super::start::{Beside, beside, share_out};
+use super::watch;
+use crate::ingest::accounts::Account;
 use crate::ingest::command::{Closed, Command, Handle};
 use crate::ingest::hub::{Agent, Hub};
+use crate::live::totals::Watcher;
 use crate::store::manifest::{FORMAT_VERSION, Manifest, RunState, Schedule};
+use crate::store::reader::Standing;
 use crate::utc::rfc3339;
 
 /// How long a start waits for a sign of life, or a refusal, of each agent.
@@ -115,12 +120,22 @@ async fn unless_stuck<T>(
     }
 }
 
-/// The word for a state.
-pub const fn state_word(state: RunState) -> &'static str {
-    match state {
-        RunState::Running => "running",
-        RunState::Closed => "closed",
-        RunState::Interrupted => "interrupted",
+/// The word for a state of a run that is open here.
+const fn state_word(state: RunState) -> &'static str {
+    Standing::from_state(state).as_str()
+}
+
+fn account(account: &Account) -> wire::AgentAccount {
+    wire::AgentAccount {
+        agent_id: account.agent.to_string(),
+        sampled: account.sampled,
+        stored: account.stored,
+        lost: account.lost,
+        lost_min: account.lost_measured.0,
+        lost_max: account.lost_measured.1,
+        missing: account.missing,
+        repeated: account.repeated,
+        may_hold_more: account.may_hold_more,
     }
 }
 
@@ -292,6 +307,7 @@ impl wire::control_server::Control for ControlService {
             folder: closed.folder.display().to_string(),
             drained: closed.missing.is_empty(),
             missing: closed.missing,
+            accounts: closed.accounts.iter().map(account).collect(),
         }))
     }
 
@@ -409,6 +425,36 @@ impl wire::control_server::Control for ControlService {
                 })
                 .collect(),
         }))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<wire::WatchResponse, Status>> + Send>>;
+
+    async fn watch(
+        &self,
+        request: Request<wire::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let wanted = request.into_inner().run_id;
+        let wanted = match wanted.as_str() {
+            "" => None,
+            text => Some(run_id(text)?),
+        };
+        let found = self.hub.feed(wanted, None).await;
+        if found
+            .map_err(|error| Status::internal(error.to_string()))?
+            .is_none()
+            && let Some(id) = wanted
+        {
+            return Err(Status::not_found(format!(
+                "run `{id}` is not in `{}`",
+                self.hub.data().display()
+            )));
+        }
+        let follow = Follow::new(self.hub.clone(), wanted, Watcher::Terminal);
+        let views = stream::unfold(follow, |mut follow| async move {
+            let view = follow.next().await?;
+            Some((Ok(watch::to_wire(&view)), follow))
+        });
+        Ok(Response::new(Box::pin(views)))
     }
 
     type WatchRunStream =

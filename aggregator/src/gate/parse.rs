@@ -225,6 +225,7 @@ fn parse_filter(text: &str) -> Result<Vec<(String, String)>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[track_caller]
     fn check(text: &str, field: &str, op: Op, limit: Limit, filter: &[(&str, &str)]) {
@@ -304,5 +305,21 @@ mod tests {
         refused("gap > 1s where target", "not KEY = WORD");
         refused("available > nan%", "no number");
         refused("available < 0.999", "write 99.9%");
+    }
+
+    proptest! {
+        /// Never a panic; what is read says again what was written.
+        #[test]
+        fn any_text_is_a_gate_or_an_error(
+            text in prop_oneof![
+                "\\PC{0,40}",
+                "[a-z._]{1,16} ?(>|>=|<|<=|=|!=|==) ?'?-?[0-9.e]{0,12}(ms|s|%|x)?'?( where [a-z]{1,8} ?= ?\\PC{0,9})?",
+                "(gap|available|verdict|errors) ?(>|<=|=|!=) ?('?[a-z ]{0,12}'?|[0-9.]{1,9}(s|ms|%)?)",
+            ],
+        ) {
+            if let Ok(gate) = text.parse::<Gate>() {
+                prop_assert_eq!(gate.text, text.trim());
+            }
+        }
     }
 }

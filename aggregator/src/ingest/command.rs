@@ -13,8 +13,10 @@ use gapscope_proto::ids::AgentId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::accounts::Account;
 use super::run::ROOM_BYTES;
 use super::session::Session;
+use crate::live::feed::Feed;
 use crate::store::manifest::{AgentEntry, Manifest, RunState};
 use crate::store::{LossRecord, StoreError};
 
@@ -112,6 +114,8 @@ pub struct Closed {
     pub folder: PathBuf,
     /// What had not come.
     pub missing: Vec<String>,
+    /// What became of each agent's samples.
+    pub accounts: Vec<Account>,
 }
 
 /// How a run stands, for those who watch it.
@@ -142,6 +146,8 @@ pub struct Handle {
     pub opened: Arc<Manifest>,
     /// Room for what waits in the queue, in bytes.
     pub room: Arc<Semaphore>,
+    /// For those who watch it.
+    pub feed: Arc<Feed>,
     /// How it stands.
     pub status: watch::Receiver<Status>,
     /// Done when the task has ended and the folder is free.

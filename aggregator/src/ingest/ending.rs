@@ -74,7 +74,7 @@ pub fn since_planned_end(manifest: &Manifest, key: &ClockKey, now: &Anchor) -> i
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::ingest) mod tests {
     use super::*;
     use gapscope_proto::host::{HostFacts, ProbingEnded};
     use gapscope_proto::ids::RunId;
@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    fn manifest() -> Manifest {
+    pub(in crate::ingest) fn manifest() -> Manifest {
         let run_id = RunId::generate();
         Manifest {
             format_version: FORMAT_VERSION,

@@ -18,6 +18,8 @@ use super::command::{Command, Handle};
 use super::ending::since_planned_end;
 use super::run::{self, GRACE_NS};
 use super::session::Session;
+use crate::live::feed::{Feed, Live};
+use crate::reporter::Reporter;
 use crate::store::disk::Disk;
 use crate::store::manifest::{AgentEntry, Manifest, RunState, TargetEntry};
 use crate::store::reader::list_runs;
@@ -69,6 +71,8 @@ pub struct Hub {
     runs: tokio::sync::Mutex<BTreeMap<RunId, Handle>>,
     refusals: watch::Sender<BTreeMap<(RunId, AgentId), String>>,
     next_session: AtomicU64,
+    live: Live,
+    reporter: Option<Reporter>,
     /// Cancelled first: runs write what they hold and end.
     pub flush: CancellationToken,
     /// Cancelled then: sessions and streams end.
@@ -87,6 +91,7 @@ impl Hub {
         data: &Path,
         clock: Arc<dyn Clock>,
         disk: Disk,
+        reporter: Option<Reporter>,
     ) -> Result<Arc<Self>, StoreError> {
         let hub = Arc::new(Self {
             data: data.to_owned(),
@@ -96,6 +101,8 @@ impl Hub {
             runs: tokio::sync::Mutex::default(),
             refusals: watch::Sender::default(),
             next_session: AtomicU64::new(1),
+            live: Live::default(),
+            reporter,
             flush: CancellationToken::new(),
             shutdown: CancellationToken::new(),
         });
@@ -121,9 +128,65 @@ impl Hub {
             tracing::info!(run = %id, samples = store.samples_stored(), "goes on");
             store.add_caveat("the aggregator was restarted during the run".to_owned());
         }
-        let handle = run::spawn(store, self.clock.clone(), self.flush.clone());
+        let handle = self.spawn(store);
         self.runs.lock().await.insert(id, handle);
         Ok(())
+    }
+
+    fn spawn(&self, store: RunStore) -> Handle {
+        run::spawn(
+            store,
+            self.clock.clone(),
+            self.flush.clone(),
+            self.live.clone(),
+            self.reporter.clone(),
+        )
+    }
+
+    /// What those who watch share.
+    pub fn live(&self) -> &Live {
+        &self.live
+    }
+
+    /// The feed of a run; of the newest that is running, or else of the newest, if
+    /// none is named. Not that of `over`, which has been seen to its end.
+    ///
+    /// # Errors
+    /// When the run cannot be opened.
+    pub async fn feed(
+        &self,
+        wanted: Option<RunId>,
+        over: Option<RunId>,
+    ) -> Result<Option<(RunId, Arc<Feed>)>, StoreError> {
+        let id = match wanted {
+            Some(id) => id,
+            None => {
+                let running = {
+                    let runs = self.runs.lock().await;
+                    let mut running = runs.iter().rev().filter(|(_, handle)| {
+                        handle.status.borrow().state == RunState::Running
+                            && !handle.commands.is_closed()
+                    });
+                    running.next().map(|(id, _)| *id)
+                };
+                let newest = || Ok(list_runs(&self.data)?.into_iter().map(|(id, _)| id).max());
+                match running.map_or_else(newest, |id| Ok(Some(id)))? {
+                    Some(id) if over != Some(id) => id,
+                    _ => return Ok(None),
+                }
+            }
+        };
+        Ok(self.run(id).await?.map(|handle| (id, handle.feed)))
+    }
+
+    /// The feeds of the runs that have a task.
+    pub async fn feeds(&self) -> Vec<(RunId, Arc<Feed>)> {
+        let runs = self.runs.lock().await;
+        let open = runs
+            .iter()
+            .filter(|(_, handle)| !handle.commands.is_closed());
+        open.map(|(id, handle)| (*id, handle.feed.clone()))
+            .collect()
     }
 
     /// Where runs are.
@@ -153,6 +216,7 @@ impl Hub {
     /// Takes note of an agent's new session; an older one of the same agent id
     /// is closed, and its leftovers are recognised by their number.
     pub fn connect(&self, id: AgentId, agent: Agent) {
+        self.live.presence.connected(&id, agent.clock.clone());
         let old = {
             let mut agents = self.agents_mut();
             let old = agents.remove(&id).and_then(|old| old.session);
@@ -174,6 +238,7 @@ impl Hub {
             && agent.session.as_ref().is_some_and(|s| s.id == session.id)
         {
             agent.session = None;
+            self.live.presence.disconnected(&session.agent);
         }
     }
 
@@ -184,6 +249,9 @@ impl Hub {
             return;
         };
         agent.spool_bytes = beat.spool_bytes;
+        self.live
+            .presence
+            .heartbeat(&session.agent, beat.spool_bytes, beat.unacked_samples);
         agent.running.clear();
         for progress in beat.runs {
             if let Ok(run) = progress.run_id.parse::<RunId>() {
@@ -236,7 +304,7 @@ impl Hub {
         let store = tokio::task::spawn_blocking(move || RunStore::open(&folder, disk))
             .await
             .expect("opening a run does not panic")?;
-        let handle = run::spawn(store, self.clock.clone(), self.flush.clone());
+        let handle = self.spawn(store);
         runs.insert(id, handle.clone());
         Ok(Some(handle))
     }
@@ -252,7 +320,7 @@ impl Hub {
         let store = tokio::task::spawn_blocking(move || RunStore::create(&data, manifest, disk))
             .await
             .expect("making a run does not panic")?;
-        let handle = run::spawn(store, self.clock.clone(), self.flush.clone());
+        let handle = self.spawn(store);
         runs.insert(id, handle.clone());
         Ok(handle)
     }

@@ -9,6 +9,7 @@
 //! ([`run::ROOM_BYTES`]): when the disk is slow or full, a run's queue fills, its
 //! sessions stop reading, and the agents' spools take the rest.
 
+pub mod accounts;
 pub mod admit;
 pub mod clock;
 pub mod command;

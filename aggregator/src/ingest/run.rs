@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
+use gapscope_proto::fault::Fault;
 use gapscope_proto::frame::StreamId;
 use gapscope_proto::ids::{AgentId, Incarnation};
 use gapscope_proto::wire;
@@ -21,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 use super::command::{Closed, Command, Handle, Status};
 use super::intake::Intake;
 use super::session::Session;
+use crate::live::feed::{Feed, Live};
+use crate::reporter::Reporter;
 use crate::store::manifest::RunState;
 use crate::store::{RunStore, StoreError};
 
@@ -90,10 +93,19 @@ struct RunTask {
     last_command: Instant,
     /// Somebody has deleted the folder.
     deleted: bool,
+    /// For those who watch.
+    feed: Arc<Feed>,
+    reporter: Option<Reporter>,
 }
 
 /// Starts the task of a run whose folder is open.
-pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken) -> Handle {
+pub fn spawn(
+    store: RunStore,
+    clock: Arc<dyn Clock>,
+    shutdown: CancellationToken,
+    live: Live,
+    reporter: Option<Reporter>,
+) -> Handle {
     let (commands, queue) = mpsc::channel(QUEUE);
     let (status, watcher) = watch::channel(Status {
         state: store.manifest().state,
@@ -104,6 +116,13 @@ pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken
         trouble: None,
     });
     let ended = CancellationToken::new();
+    let feed = Feed::start(
+        store.manifest(),
+        store.faults(),
+        clock.clone(),
+        live,
+        ended.clone(),
+    );
     let agents = store.manifest().agents.iter();
     let chosen = Arc::new(agents.map(|agent| agent.agent_id.clone()).collect());
     let opened = Arc::new(store.manifest().clone());
@@ -120,6 +139,8 @@ pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken
         stopping: None,
         last_command: Instant::now(),
         deleted: false,
+        feed: feed.clone(),
+        reporter,
     };
     if task.store.is_dirty() {
         task.commit_soon();
@@ -135,6 +156,7 @@ pub fn spawn(store: RunStore, clock: Arc<dyn Clock>, shutdown: CancellationToken
         chosen,
         opened,
         room: Arc::new(Semaphore::new(ROOM_BYTES)),
+        feed,
         status: watcher,
         ended,
     }
@@ -245,7 +267,12 @@ impl RunTask {
                     let known = subjects.iter().find(|s| s.name == fault.subject);
                     fault.identity = known.and_then(|subject| subject.identity.clone());
                 }
-                let _ = reply.send(self.blocking(|store| store.record_fault(fault)).await);
+                let noted = fault.clone();
+                let recorded = self.blocking(|store| store.record_fault(fault)).await;
+                if let Ok(id) = &recorded {
+                    self.feed.fault(&Fault { id: *id, ..noted });
+                }
+                let _ = reply.send(recorded);
             }
             Command::Caveat(caveat) => {
                 self.store.add_caveat(caveat);
@@ -338,6 +365,7 @@ impl RunTask {
                 }
                 self.retrying = false;
                 self.commit_at = None;
+                self.feed.acknowledged();
                 true
             }
             Err(error) => {
@@ -382,6 +410,7 @@ impl RunTask {
             missing: self.missing(),
             trouble: self.trouble.clone(),
         };
+        self.feed.stands(status.state, status.trouble.as_deref());
         self.status.send_replace(status);
     }
 }

@@ -29,9 +29,9 @@ pub const MAX_FRAME_BYTES: usize = 1 << 20;
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// Unacknowledged bytes an agent may have in flight.
 pub const WINDOW_BYTES: u64 = 8 << 20;
-/// Between two heartbeats.
+/// Between two heartbeats: its own, and those that it asks agents for.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Without a sign of life for so long, the other side is gone.
+/// Without a sign of life for so long, three heartbeats, the other side is gone.
 pub const SILENCE: Duration = Duration::from_secs(6);
 /// When to try again with a run that is here and cannot be opened.
 const RETRY_AFTER_MS: u32 = 10_000;
@@ -189,23 +189,25 @@ async fn welcome(
         by_run.entry(run).or_default();
         running.push(run);
     }
+    let clock = hello.clock.map_or_else(
+        || gapscope_proto::clock::ClockKey {
+            boot_id: String::new(),
+            time_namespace: 0,
+        },
+        Into::into,
+    );
     let session = Arc::new(Session {
         id: hub.session_number(),
         agent: id.clone(),
         incarnation,
+        clock: clock.clone(),
         only_its_runs: caller.is_known(),
         link: link.clone(),
     });
     let agent = Agent {
         incarnation,
         program_version: hello.program_version,
-        clock: hello.clock.map_or_else(
-            || gapscope_proto::clock::ClockKey {
-                boot_id: String::new(),
-                time_namespace: 0,
-            },
-            Into::into,
-        ),
+        clock,
         host: hello.host.map(Into::into).unwrap_or_default(),
         targets,
         running: running.iter().copied().collect(),

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{Stream, stream};
+use gapscope_proto::clock::ClockKey;
 use gapscope_proto::ids::{AgentId, Incarnation};
 use gapscope_proto::wire;
 use gapscope_proto::wire::aggregator_message::Kind;
@@ -117,6 +118,8 @@ pub struct Session {
     pub agent: AgentId,
     /// Which start of the agent.
     pub incarnation: Incarnation,
+    /// Its clock.
+    pub clock: ClockKey,
     /// It has shown who it is, so it is held to the runs that it was chosen for.
     pub only_its_runs: bool,
     /// The way to the agent.

@@ -116,6 +116,7 @@ pub fn parse(text: &str, statements: u64) -> Result<Published, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[track_caller]
     fn refused(text: &str, expect: &str) {
@@ -159,5 +160,21 @@ mod tests {
         refused("v, a\n1 / 2, -3\n", "line 2: `-3` is no total");
         refused("v, a, a\n", "two columns");
         refused("hello\n", "one column");
+    }
+
+    proptest! {
+        /// Never a panic, never more than one block a cell.
+        #[test]
+        fn any_text_is_a_table_or_an_error(
+            text in prop_oneof![
+                "\\PC{0,200}",
+                "v, a, b\n([0-9.]{0,4} ?/ ?[0-9x]{0,12}[,;|] ?-?[0-9.e]{0,22}[,;|] ?[0-9.]{0,9}\n){0,4}",
+            ],
+            statements in any::<u64>(),
+        ) {
+            if let Ok(table) = parse(&text, statements) {
+                prop_assert!(table.blocks.len() <= text.len());
+            }
+        }
     }
 }

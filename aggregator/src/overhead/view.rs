@@ -290,7 +290,7 @@ fn facts(bench: &Bench, analysis: &Analysis) -> Vec<String> {
     let m = &bench.manifest;
     let rounds = bench.blocks.iter().map(|b| b.round).max().unwrap_or(0);
     let ended = match m.state {
-        RunState::Running => "still running, or ended without a word".to_owned(),
+        RunState::Running => "not yet: running, or abandoned".to_owned(),
         _ => m.end_reason.clone().unwrap_or_else(|| "closed".to_owned()),
     };
     let mut facts = vec![

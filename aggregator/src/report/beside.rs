@@ -58,8 +58,7 @@ pub fn address_table(analysis: &Analysis) -> Table {
             "address",
             ">answers",
             ">not\nanswered",
-            ">first\nanswer",
-            ">last\nanswer",
+            ">first and last\nanswer",
             "clients",
         ],
     );
@@ -77,7 +76,8 @@ pub fn address_table(analysis: &Analysis) -> Table {
         if is_plain || served[..at].iter().any(is_first) {
             continue;
         }
-        let here: Vec<&Served> = served.iter().filter(|other| is_first(other)).collect();
+        let mut here: Vec<&Served> = served.iter().filter(|other| is_first(other)).collect();
+        here.sort_by_key(|one| one.who);
         let from = here
             .iter()
             .filter_map(|s| s.answered_ns)
@@ -88,18 +88,16 @@ pub fn address_table(analysis: &Analysis) -> Table {
             .filter_map(|s| s.answered_ns)
             .map(|at| at.1)
             .max();
-        let time = |at: Option<i64>| {
-            at.map_or(NONE.to_owned(), |at| {
-                format!("{} s", bare_seconds(since(analysis, one.timeline, at)))
-            })
-        };
+        let time = |at| bare_seconds(since(analysis, one.timeline, at));
+        let when = from.zip(to).map_or(NONE.to_owned(), |(from, to)| {
+            format!("{}..{} s", time(from), time(to))
+        });
         table.rows.push(vec![
             named(analysis, one.timeline, &one.target),
             one.address.clone(),
             count(here.iter().map(|s| s.answers).sum()),
             count(here.iter().map(|s| s.bad).sum()),
-            time(from),
-            time(to),
+            when,
             here.iter()
                 .map(|one| who(one))
                 .collect::<Vec<_>>()
@@ -112,7 +110,6 @@ pub fn address_table(analysis: &Analysis) -> Table {
             "(look-ups of the name)".to_owned(),
             count(looked.count - looked.failed),
             count(looked.failed),
-            NONE.to_owned(),
             NONE.to_owned(),
             format!(
                 "the longest took {}",

@@ -39,6 +39,8 @@
 //!   pool         of a pool's clients: dead_at_ping, failed_after_ping {cause: n}
 //!   errors[]     outcome, cause, code, count, first_s, last_s
 //! faults[]       id, step, subject, identity, scope, judged, detail, asked_utc
+//! state          "running", "closed", "interrupted" (found unfinished by an
+//!                aggregator), "abandoned" (its aggregator is gone, no other has it)
 //! conservation   due, sampled, stored, lost_min, lost_max, in_spools,
 //!                in_spools_is_at_least, waited, overslept, absent, balanced
 //! across         where several agents probed: zero_ns (aggregator's clock),
@@ -85,7 +87,6 @@ use crate::analyse::latency::{Quantiles, Value};
 use crate::analyse::row::{FaultRow, Row, Scope, Split, Window};
 use crate::analyse::run::{Analysis, Timeline};
 use crate::analyse::series::SlotCounts;
-use crate::store::manifest::RunState;
 
 /// Version of the form described above.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -117,11 +118,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
         "schema_version": SCHEMA_VERSION,
         "run_id": manifest.run_id.to_string(),
         "scenario": manifest.plan.scenario,
-        "state": match manifest.state {
-            RunState::Running => "running",
-            RunState::Closed => "closed",
-            RunState::Interrupted => "interrupted",
-        },
+        "state": analysis.standing.as_str(),
         "created_utc": manifest.created_utc,
         "program_version": env!("CARGO_PKG_VERSION"),
         "deadline_ms": manifest.plan.deadline_ns as f64 / 1e6,

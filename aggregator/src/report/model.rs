@@ -12,7 +12,7 @@ use super::tables::{clock_table, deadline_ns, fault_table, latency_table, main_t
 use super::{across, beside, clock, explain, kinds, ledger, repeat};
 use crate::analyse::row::Row;
 use crate::analyse::run::{Analysis, Caveat, is_note};
-use crate::store::manifest::RunState;
+use crate::store::reader::Standing;
 
 /// The whole report.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,23 +50,15 @@ pub fn report(analysis: &Analysis) -> Report {
     let deadline = short(deadline_ns(analysis));
     let targets = targets(analysis);
     let (conclusions, closing) = conclusions(analysis);
-    let state = match manifest.state {
-        RunState::Running => "still running".to_owned(),
-        RunState::Closed => manifest
-            .end_reason
-            .clone()
-            .unwrap_or_else(|| "closed".to_owned()),
-        RunState::Interrupted => format!(
-            "interrupted{}",
-            manifest
-                .end_reason
-                .as_deref()
-                .map_or(String::new(), |why| format!(": {why}"))
-        ),
+    let word = analysis.standing.as_str();
+    let state = match (analysis.standing, &manifest.end_reason) {
+        (Standing::Closed, Some(why)) => format!("ended: {why}"),
+        (Standing::Interrupted, Some(why)) => format!("{word}: {why}"),
+        _ => word.to_owned(),
     };
     let mut facts = vec![
         format!(
-            "began {}, {} planned, ended: {state}",
+            "began {}, {} planned, {state}",
             manifest.created_utc,
             short(i64::try_from(plan.duration_ns).unwrap_or(i64::MAX))
         ),

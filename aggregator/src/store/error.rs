@@ -115,6 +115,14 @@ impl StoreError {
             if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 
+    /// Whether a file is not what was written, so that nobody will ever read it.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Damaged { .. } | Self::Unsealed(_) | Self::Parquet { .. }
+        )
+    }
+
     /// What a person can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {

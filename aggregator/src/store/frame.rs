@@ -75,6 +75,8 @@ fn kind_of(record: &HostRecord) -> &'static str {
         HostRecord::Ended(_) => "ended",
         HostRecord::Control(_) => schema::CONTROL.kind,
         HostRecord::Ledger(_) => schema::LEDGER_READS.kind,
+        // Keeps its seq; no table takes it in.
+        HostRecord::Unknown(_) => "unknown",
         HostRecord::Inspection(_) => schema::INSPECTIONS.kind,
     }
 }

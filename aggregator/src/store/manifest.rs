@@ -57,6 +57,10 @@ pub struct IncarnationEntry {
     pub samples_committed: u64,
     /// Likewise for host records.
     pub host_committed: u64,
+    /// Samples that came more than once and were left out: after a reconnection
+    /// everything comes again from the last acknowledgement on.
+    #[serde(default)]
+    pub samples_repeated: u64,
 }
 
 /// A target as an agent knows it. No secrets.
@@ -83,6 +87,20 @@ pub struct AgentEntry {
     pub targets: Vec<TargetEntry>,
     /// Its starts.
     pub incarnations: Vec<IncarnationEntry>,
+}
+
+impl AgentEntry {
+    /// Whether its spool may hold samples that nobody here knows of: some start of
+    /// it began to probe, and none came to the end. A start that came to the end is
+    /// its last one for the run, and said before what the spool still held of the
+    /// others.
+    pub fn may_hold_more(&self) -> bool {
+        let mut began = self
+            .incarnations
+            .iter()
+            .map(|entry| entry.started.is_some());
+        began.any(|began| began) && self.incarnations.iter().all(|entry| entry.ended.is_none())
+    }
 }
 
 /// The whole file.
@@ -158,6 +176,7 @@ impl Manifest {
                     samples_announced: 0,
                     samples_committed: 0,
                     host_committed: 0,
+                    samples_repeated: 0,
                 });
                 entries.len() - 1
             }

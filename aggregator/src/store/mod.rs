@@ -29,6 +29,7 @@ pub mod positions;
 pub mod proxy_view;
 pub mod reader;
 pub mod schema;
+pub(crate) mod stamp;
 pub mod verify;
 pub mod writer;
 

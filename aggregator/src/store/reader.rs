@@ -24,6 +24,7 @@ use super::manifest::{FORMAT_VERSION, Manifest, RunState};
 use super::schema::{
     self, CLOCK_ANCHORS, CLOCK_EXCHANGES, CONTROL, HostTable, INSPECTIONS, LAG, LEDGER_READS,
 };
+use super::stamp::steadily;
 use crate::overhead::store::is_overhead;
 
 /// A parquet file that is to be read.
@@ -283,14 +284,65 @@ pub(crate) fn high_water<'a>(
     highest
 }
 
+/// Where a run stands: its state as it was written, or that nobody writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// An aggregator has it open: agents may still send.
+    Running,
+    /// Ended in an orderly way.
+    Closed,
+    /// An aggregator found it unfinished, past its planned end.
+    Interrupted,
+    /// It was running when its aggregator ended, and no other has taken it up.
+    Abandoned,
+}
+
+impl Standing {
+    /// The word for it, the same wherever a run is named.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Closed => "closed",
+            Self::Interrupted => "interrupted",
+            Self::Abandoned => "abandoned",
+        }
+    }
+
+    /// As the manifest has it, where nobody looks who writes.
+    pub const fn from_state(state: RunState) -> Self {
+        match state {
+            RunState::Running => Self::Running,
+            RunState::Closed => Self::Closed,
+            RunState::Interrupted => Self::Interrupted,
+        }
+    }
+}
+
 /// A run, opened for reading.
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
     manifest: Manifest,
     samples: Parts,
+    faults: Vec<Fault>,
+    losses: Vec<LossRecord>,
     notes: Vec<String>,
     care: Care,
+}
+
+/// What a table says; nothing, and why, where it is damaged: the rest of the run
+/// can still be read.
+fn or_noted<T>(
+    read: Result<Vec<T>, StoreError>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<T>, StoreError> {
+    match read {
+        Err(error) if error.is_damage() => {
+            notes.push(format!("{error}; what it said is not known"));
+            Ok(Vec::new())
+        }
+        other => other,
+    }
 }
 
 impl RunFolder {
@@ -313,19 +365,17 @@ impl RunFolder {
             let parts = host_parts(&self.path, table, Care::Checksums)?;
             sound.notes.extend(parts.notes);
         }
-        if self.is_abandoned() {
-            sound.notes.push(
-                "the run was left unfinished: no aggregator has its folder open; `serve` on its \
-                 data folder goes on with it, `import` takes in what agents still hold"
-                    .to_owned(),
-            );
-        }
         let mut seen = HashSet::new();
         sound.notes.retain(|note| seen.insert(note.clone()));
         Ok(sound)
     }
 
+    /// As the run was at one moment: anew if it is closed or merged meanwhile.
     fn open_with(path: &Path, care: Care) -> Result<Self, StoreError> {
+        steadily(path, || Self::open_once(path, care), |_| true)
+    }
+
+    fn open_once(path: &Path, care: Care) -> Result<Self, StoreError> {
         let mut manifest = read_manifest(path)?;
         let samples = sample_parts(path, care)?;
         // The live ones are read whole below.
@@ -354,7 +404,8 @@ impl RunFolder {
                 }
             }
         }
-        let losses = read_losses(path)?;
+        let faults = or_noted(read_faults(path), &mut notes)?;
+        let losses = or_noted(read_losses(path), &mut notes)?;
         for (stream, seq) in high_water(samples.used().chain(hosts.used()), &losses) {
             manifest.note_committed(&stream, seq);
         }
@@ -362,6 +413,8 @@ impl RunFolder {
             path: path.to_owned(),
             manifest,
             samples,
+            faults,
+            losses,
             notes,
             care,
         })
@@ -400,6 +453,15 @@ impl RunFolder {
                 .ok()
                 .and_then(|path| path.parent().map(super::lock::is_free))
                 .unwrap_or(true)
+    }
+
+    /// Where the run stands.
+    pub fn standing(&self) -> Standing {
+        if self.is_abandoned() {
+            Standing::Abandoned
+        } else {
+            Standing::from_state(self.manifest.state)
+        }
     }
 
     /// What could not be read.
@@ -470,20 +532,20 @@ impl RunFolder {
         host_table(&self.path, &INSPECTIONS, self.care)
     }
 
-    /// The faults, by id.
+    /// The faults, by id; none where their file is damaged, which is noted.
     ///
     /// # Errors
     /// When the file cannot be read.
     pub fn faults(&self) -> Result<Vec<Fault>, StoreError> {
-        read_faults(&self.path)
+        Ok(self.faults.clone())
     }
 
-    /// The declared losses.
+    /// The declared losses; none where their file is damaged, which is noted.
     ///
     /// # Errors
     /// When the file cannot be read.
     pub fn losses(&self) -> Result<Vec<LossRecord>, StoreError> {
-        read_losses(&self.path)
+        Ok(self.losses.clone())
     }
 
     /// Samples declared lost: at least, at most.
@@ -492,7 +554,7 @@ impl RunFolder {
     /// When the file cannot be read.
     pub fn samples_lost(&self) -> Result<(u64, u64), StoreError> {
         Ok(self
-            .losses()?
+            .losses
             .iter()
             .filter(|loss| loss.kind == StreamKind::Samples)
             .fold((0, 0), |(min, max), loss| {

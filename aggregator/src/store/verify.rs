@@ -17,13 +17,14 @@ use polars::prelude::*;
 use super::checksum;
 use super::error::StoreError;
 use super::footer::{self, StreamKey};
-use super::loss::kind_word;
+use super::loss::{LossRecord, kind_word};
 use super::manifest::Manifest;
 use super::merge::ROW_GROUP;
 use super::reader::{
-    Care, Part, RunFolder, host_parts, manifest_text, read_losses, read_rows, sample_parts,
+    Care, Part, RunFolder, Standing, host_parts, manifest_text, read_rows, sample_parts,
 };
 use super::schema::{HOST_TABLES, LAG, samples};
+use super::stamp::steadily;
 
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,27 +64,34 @@ impl Verified {
     }
 }
 
+/// What an abandoned run is, and what to do about it.
+pub const ABANDONED: &str = "abandoned: it was running when its aggregator ended, and none has \
+                             its folder open; `serve` on its data folder goes on with it, \
+                             `import` takes in what agents still hold";
+
 /// First and last seq of consecutive ones.
 type Stretch = (u64, u64);
 
-/// Reads the run in `folder` whole.
+/// Reads the run in `folder` whole; anew if it is closed or merged meanwhile.
 ///
 /// # Errors
 /// When there is no run that this build can read.
 pub fn verify(folder: &Path) -> Result<Verified, StoreError> {
+    steadily(folder, || once(folder), |found| found.damage.is_empty())
+}
+
+fn once(folder: &Path) -> Result<Verified, StoreError> {
     let mut found = Verified::default();
     for name in ["faults.parquet", "losses.parquet"] {
         let path = folder.join(name);
-        if path.exists() && !check_whole(&path, &mut found) {
-            return Ok(found);
+        if path.exists() {
+            check_whole(&path, &mut found);
         }
     }
     // The manifest as a reader has it, and every part whose checksum holds.
     let run = RunFolder::open(folder)?.sound()?;
-    if run.is_abandoned() {
-        found
-            .remarks
-            .push("no aggregator has the run's folder open".to_owned());
+    if run.standing() == Standing::Abandoned {
+        found.remarks.push(ABANDONED.to_owned());
     }
     check_manifest(folder, run.manifest(), &mut found)?;
     let parts = sample_parts(folder, Care::Checksums)?;
@@ -112,8 +120,9 @@ pub fn verify(folder: &Path) -> Result<Verified, StoreError> {
     notes.dedup();
     found.files += notes.len();
     found.damage.extend(notes);
-    check_streams(folder, stored, &mut found)?;
+    check_streams(&run.losses()?, stored, &mut found);
     check_books(run.manifest(), &mut found);
+    note_computed(folder, &mut found)?;
     for live in ["samples/live", "host/live"] {
         for path in set_aside(&folder.join(live))? {
             found.remarks.push(format!(
@@ -140,19 +149,45 @@ fn check_manifest(
     Ok(())
 }
 
-/// The file's checksum; returns whether its rows are worth reading.
-fn check_whole(path: &Path, found: &mut Verified) -> bool {
+/// The file's checksum.
+fn check_whole(path: &Path, found: &mut Verified) {
     found.files += 1;
     match footer::read_sound(path) {
-        Ok((footer, _)) => {
-            found.without_checksum += usize::from(!footer.is_sealed());
-            true
-        }
-        Err(error) => {
-            found.damage.push(error.to_string());
-            false
-        }
+        Ok((footer, _)) => found.without_checksum += usize::from(!footer.is_sealed()),
+        Err(error) => found.damage.push(error.to_string()),
     }
+}
+
+/// What `report` wrote beside the data has no checksum: it is made anew, not
+/// checked.
+fn note_computed(folder: &Path, found: &mut Verified) -> Result<(), StoreError> {
+    let raw: Vec<&str> = ["faults", "losses"]
+        .into_iter()
+        .chain(HOST_TABLES.iter().map(|table| table.file))
+        .collect();
+    let entries = std::fs::read_dir(folder).map_err(StoreError::io("list", folder))?;
+    let mut computed: Vec<String> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some("parquet") => stem.is_none_or(|stem| !raw.contains(&stem)),
+                Some("json") => stem != Some("manifest"),
+                Some("md" | "html") => true,
+                _ => false,
+            }
+        })
+        .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+        .collect();
+    computed.sort();
+    if !computed.is_empty() {
+        found.remarks.push(format!(
+            "computed files are not checked, `report` makes them anew: {}",
+            computed.join(", ")
+        ));
+    }
+    Ok(())
 }
 
 /// The file's checksum, and its rows against its footer's ranges: all of the
@@ -330,11 +365,11 @@ fn note_ranges(part: &Part, stored: &mut BTreeMap<StreamKey, Vec<Stretch>>) {
 
 /// Each stream from 1 on: no seq twice, none missing.
 fn check_streams(
-    folder: &Path,
+    losses: &[LossRecord],
     mut stored: BTreeMap<StreamKey, Vec<Stretch>>,
     found: &mut Verified,
-) -> Result<(), StoreError> {
-    for loss in read_losses(folder)? {
+) {
+    for loss in losses {
         let stretches = stored.entry(loss.stream()).or_default();
         stretches.push((loss.first_seq, loss.last_seq));
         if loss.kind == StreamKind::Samples {
@@ -365,7 +400,6 @@ fn check_streams(
         complain("stored twice", overlap);
         complain("neither stored nor declared lost", hole);
     }
-    Ok(())
 }
 
 /// The agents' own books against what is here.
@@ -399,7 +433,7 @@ fn check_books(manifest: &Manifest, found: &mut Verified) {
                         ended.sampled
                     ),
                 ),
-                None if entry.started.is_some() => {
+                None if entry.started.is_some() && agent.may_hold_more() => {
                     found.open += 1;
                     remarks.push(format!(
                         "agent {} (start {}): it has not said how its probing ended; its spool \

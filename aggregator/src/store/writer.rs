@@ -8,6 +8,7 @@
 //!
 //! One `RunStore` writes into a run at a time; the data folder's lock sees to it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -77,6 +78,11 @@ impl RunStore {
     /// The faults recorded so far.
     pub fn faults(&self) -> &[Fault] {
         &self.faults
+    }
+
+    /// The losses declared so far.
+    pub fn losses(&self) -> &[LossRecord] {
+        &self.losses
     }
 
     /// Samples safe on disk.
@@ -173,14 +179,22 @@ impl RunStore {
         let count = append(before, agent, incarnation, &mut self.hosts, records);
         self.positions.take(&stream, count);
         note_range(&mut self.host_ranges, stream, before, before + count);
+        let mut unknown = BTreeSet::new();
         for row in &self.hosts[at..] {
             let bound = match &row.record {
                 HostRecord::Started(started) => Bound::Started(started.clone()),
                 HostRecord::Ended(ended) => Bound::Ended(ended.clone()),
+                HostRecord::Unknown(record) => {
+                    unknown.insert(record.kind.clone());
+                    continue;
+                }
                 _ => continue,
             };
             self.manifest.note_bound(agent, incarnation, bound);
             self.manifest_changed = true;
+        }
+        for kind in unknown {
+            self.add_caveat(unknown_kind(agent, &kind));
         }
     }
 
@@ -320,6 +334,21 @@ impl RunStore {
             self.manifest_changed = true;
         }
     }
+}
+
+/// What is said of records that this build does not know.
+fn unknown_kind(agent: &AgentId, kind: &str) -> String {
+    let kind = if kind.is_empty() {
+        String::new()
+    } else {
+        format!(" (`{kind}`)")
+    };
+    format!(
+        "agent `{agent}` is newer than this gapscope-aggregator ({}) and reported something \
+         about its host{kind} that this version does not know; what it says is not kept, \
+         everything else is: use an aggregator of the agent's version",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 /// Appends the records that follow seq `before`; returns how many.

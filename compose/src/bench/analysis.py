@@ -95,15 +95,15 @@ quantiles = 0
 with open(f"{run}/summary.json") as file:
     summary = json.load(file)
 for row in summary["targets"]:
-    here = figures[row["target"]]
-    slots = row["slots"]
-    if (slots["probed"], slots["ok"]) != here[:2]:
-        differences.append({"target": row["target"], "counts": [slots, here[:2]]})
+    here = figures[row["name"]]
+    counts = (row["probed"], row["ok"])
+    if counts != tuple(here[:2]):
+        differences.append({"target": row["name"], "counts": [counts, here[:2]]})
     for name, value in zip(QUANTILES, here[2:]):
         said = row["latency_ms"][name]
         quantiles += 1
         if abs(said - value / 1e6) > 1e-9:
-            differences.append({"target": row["target"], name: [said, value / 1e6]})
+            differences.append({"target": row["name"], name: [said, value / 1e6]})
 if len(figures) != len(summary["targets"]):
     differences.append({"targets": [len(figures), len(summary["targets"])]})
 print(json.dumps({"seconds": seconds, "equal": not differences, "windows": len(windows),

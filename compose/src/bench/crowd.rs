@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gapscope_agent::uplink::fit;
 use gapscope_proto::PROTOCOL_VERSION;
 use gapscope_proto::batch::Columns;
 use gapscope_proto::clock::Clock;
@@ -30,6 +31,7 @@ use prost::Message;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// Probes of a client in a frame.
 pub const PROBES: u64 = 100;
@@ -39,6 +41,10 @@ const SECOND_NS: i64 = 1_000_000_000;
 const IN_FLIGHT: usize = 2;
 /// Different frames, by their noise.
 const KINDS: usize = 4;
+/// gRPC's own before each message.
+const GRPC_BYTES: u64 = 5;
+/// What an aggregator takes.
+const LONGEST_FRAME: usize = 1 << 20;
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 
 /// A frame's columns, to be moved on in time.
@@ -178,6 +184,15 @@ impl Crowd {
     }
 }
 
+/// Bytes that a frame takes as an agent's uplink sends it.
+pub fn bytes_on_the_wire(frame: Frame) -> u64 {
+    let last = frame.last_seq();
+    let parts = fit::frames(frame, last, LONGEST_FRAME, true);
+    let sent = parts.into_iter().map(|part| message(Say::Frame(part)));
+    sent.map(|message| message.encoded_len() as u64 + GRPC_BYTES)
+        .sum()
+}
+
 /// One agent.
 pub struct Member {
     crowd: Crowd,
@@ -185,6 +200,7 @@ pub struct Member {
     incarnation: Incarnation,
     out: mpsc::Sender<wire::AgentMessage>,
     inbound: tonic::Streaming<wire::AggregatorMessage>,
+    _beating: AbortOnDropHandle<()>,
 }
 
 fn message(kind: Say) -> wire::AgentMessage {
@@ -202,7 +218,7 @@ impl Member {
             .await
             .map_err(|error| said(&error))?;
         let incarnation = Incarnation::generate();
-        let (out, messages) = mpsc::channel(IN_FLIGHT);
+        let (out, messages) = mpsc::channel(IN_FLIGHT + 1);
         let hello = wire::Hello {
             protocol: PROTOCOL_VERSION,
             agent_id: format!("crowd-{number:05}"),
@@ -225,12 +241,21 @@ impl Member {
             .session(ReceiverStream::new(messages))
             .await
             .map_err(|status| said(&status.message()))?;
+        // Who is alive says so, whatever it waits for.
+        let beating = out.clone();
+        let beating = AbortOnDropHandle::new(tokio::spawn(async move {
+            let beat = || message(Say::Heartbeat(wire::Heartbeat::default()));
+            while beating.send(beat()).await.is_ok() {
+                tokio::time::sleep(BEAT_EVERY).await;
+            }
+        }));
         let mut member = Self {
             crowd,
             number,
             incarnation,
             out,
             inbound: response.into_inner(),
+            _beating: beating,
         };
         match member.hear().await? {
             Hear::Welcome(welcome) if welcome.takes_packed => Ok(member),
@@ -324,7 +349,6 @@ impl Member {
         let wire_id = wire::StreamId::from(&samples);
         let mut flying: VecDeque<(u64, i64)> = VecDeque::new();
         let (mut sent, mut durable, mut second) = (0_u64, 0_u64, 0_i64);
-        let mut beat = tokio::time::interval(BEAT_EVERY);
         let mut pace = crowd.every.map(|every| {
             // Not all at once.
             let part = every.mul_f64(self.number as f64 * 0.618_034 % 1.0);
@@ -365,9 +389,6 @@ impl Member {
                         None => return Err(format!("agent {}: the session ended", self.number)),
                     }
                 }
-                _ = beat.tick() => {
-                    self.say(Say::Heartbeat(wire::Heartbeat::default())).await?;
-                }
                 () = crowd.stop.cancelled(), if may_send => {}
                 () = due, if may_send => {
                     let template = &crowd.templates[usize::try_from(second).unwrap_or(0) % crowd.templates.len()];
@@ -377,8 +398,7 @@ impl Member {
                         body: Body::Samples(template.at(second)),
                     };
                     let message = message(Say::Frame(packed_frame(&frame)));
-                    // Five bytes before each message are gRPC's own.
-                    crowd.tally.bytes.fetch_add(message.encoded_len() as u64 + 5, Ordering::Relaxed);
+                    crowd.tally.bytes.fetch_add(message.encoded_len() as u64 + GRPC_BYTES, Ordering::Relaxed);
                     crowd.tally.sent.fetch_add(per_frame, Ordering::Relaxed);
                     sent += per_frame;
                     second += 1;

@@ -9,13 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gapscope_agent::uplink::fit;
 use gapscope_aggregator::measure::sample_files;
 use gapscope_aggregator::store::RunFolder;
 use gapscope_proto::clock::Clock;
 use gapscope_proto::frame::{Found, StreamKind, walk};
-use gapscope_proto::wire;
-use prost::Message;
 use rand::Rng;
 use rand::seq::SliceRandom;
 use rustix::process::Signal;
@@ -23,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::closed::{itself, null_server};
-use super::crowd::{Crowd, Member, PROBES, Tally};
+use super::crowd::{Crowd, Member, PROBES, Tally, bytes_on_the_wire};
 use super::findings::{Goal, Part};
 use super::options::Options;
 use super::paced::{plan, services, status_kib};
@@ -144,7 +141,7 @@ async fn one(case: Case, each: u64, clock: &Arc<dyn Clock>, part: &mut Part) -> 
         mut control,
         url,
         ..
-    } = serve(&folder, &data, clock.as_ref()).await?;
+    } = serve(&folder, &data, None, clock.as_ref()).await?;
     let crowd = Crowd {
         url,
         templates: Crowd::templates(case.clients()),
@@ -169,6 +166,7 @@ async fn one(case: Case, each: u64, clock: &Arc<dyn Clock>, part: &mut Part) -> 
     for member in members {
         working.spawn(member.work());
     }
+    output::say(&format!("{} agents have joined", case.streams));
     let mut plan = plan(case.clients(), 10_000_000, 3_600_000_000_000);
     plan.groups[0].target = "t".parse().expect("a good name");
     let started = control.start(&plan, &[], [].into()).await?;
@@ -195,6 +193,7 @@ async fn one(case: Case, each: u64, clock: &Arc<dyn Clock>, part: &mut Part) -> 
             _ => "an agent of the crowd ended early".to_owned(),
         })),
     };
+    output::say("stopping, and seeing that everything is stored");
     crowd.stop.cancel();
     let mut sent = 0;
     while let Some(ended) = working.join_next().await {
@@ -355,14 +354,7 @@ fn sealed(spool: &std::path::Path) -> std::io::Result<Sealed> {
             }
             found.samples += frame.count() as u64;
             found.spool += range.len() as u64;
-            let last = frame.last_seq();
-            for part in fit::frames(*frame, last, 1 << 20, true) {
-                let message = wire::AgentMessage {
-                    kind: Some(wire::agent_message::Kind::Frame(part)),
-                };
-                // Five bytes before each message are gRPC's own.
-                found.wire += message.encoded_len() as u64 + 5;
-            }
+            found.wire += bytes_on_the_wire(*frame);
         }
     }
     Ok(found)

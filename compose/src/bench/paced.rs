@@ -131,7 +131,7 @@ pub(super) async fn services(
         max_connects_per_second: MAX_CONNECTS,
         writes: None,
     };
-    Services::start(folder, &data, &setup, clock).await
+    Services::start(folder, &data, None, &setup, clock).await
 }
 
 pub(super) fn agent_id() -> AgentId {

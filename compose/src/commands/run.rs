@@ -181,7 +181,10 @@ async fn set_up(
             .write()
             .then(|| (WRITTEN_SCHEMA, direct_names(scenario))),
     };
-    let services = Services::start(&lab.folder, data, &setup, clock.as_ref()).await?;
+    let services = Services::start(&lab.folder, data, options.http, &setup, clock.as_ref()).await?;
+    if let Some(page) = services.page {
+        output::say(&format!("the page for browsers: http://{page}/"));
+    }
     Ok(Up {
         services,
         lab,

@@ -1,6 +1,7 @@
 use gapscope_proto::ids::RunId;
 use gapscope_proto::plan::ClientKind;
 use gapscope_proto::sample::{Canary, Style};
+use proptest::prelude::*;
 
 use super::*;
 
@@ -506,4 +507,39 @@ fn control_characters_are_refused() {
         "{errors}"
     );
     assert!(!errors.contains('\u{1b}'), "{errors}");
+}
+
+proptest! {
+    /// Shipped scenarios with lines that are gone, twice, elsewhere or garbled: a
+    /// scenario, or errors that name a line of the file; never a panic.
+    #[test]
+    fn any_file_is_a_scenario_or_errors_with_their_lines(
+        which in 0..SHIPPED.len(),
+        changes in proptest::collection::vec(
+            (any::<usize>(), 0u8..5, "\\PC{0,20}|-?[0-9]{1,22}|\"[0-9.]{0,22}[a-z]{0,2}\""),
+            0..6,
+        ),
+    ) {
+        let mut lines: Vec<String> = SHIPPED[which].1.lines().map(str::to_owned).collect();
+        for (at, how, text) in changes {
+            let at = at % lines.len();
+            match how {
+                0 if lines.len() > 1 => drop(lines.remove(at)),
+                1 => lines.insert(at, lines[at].clone()),
+                2 => lines.swap(at, 0),
+                3 => lines[at] = text,
+                _ => {
+                    let key = lines[at].split('=').next().unwrap_or_default().to_owned();
+                    lines[at] = format!("{key}= {text}");
+                }
+            }
+        }
+        if let Err(found) = Scenario::parse("t.toml", &lines.join("\n")) {
+            prop_assert!(!found.errors.is_empty());
+            for error in &found.errors {
+                prop_assert!(error.line <= lines.len() + 1, "{error:?}");
+                prop_assert!(!error.what.is_empty());
+            }
+        }
+    }
 }

@@ -399,6 +399,10 @@ pub mod host_record {
         Control(super::ControlProbes),
         #[prost(message, tag = "8")]
         Inspection(super::Inspection),
+        /// As it stands in a spool (MessagePack), where the agent that sends it is
+        /// older than the one that wrote it.
+        #[prost(bytes, tag = "9")]
+        Packed(::prost::alloc::vec::Vec<u8>),
     }
 }
 /// A connection that was looked at beside the probes. Empty texts: not known.
@@ -702,7 +706,7 @@ pub struct StopRunRequest {
     #[prost(uint32, tag = "3")]
     pub drain_ms: u32,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StopRunResponse {
     #[prost(string, tag = "1")]
     pub folder: ::prost::alloc::string::String,
@@ -711,6 +715,38 @@ pub struct StopRunResponse {
     pub drained: bool,
     #[prost(string, repeated, tag = "3")]
     pub missing: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "4")]
+    pub accounts: ::prost::alloc::vec::Vec<AgentAccount>,
+}
+/// The books of one agent in one run, in samples:
+/// sampled = stored + lost + missing.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AgentAccount {
+    #[prost(string, tag = "1")]
+    pub agent_id: ::prost::alloc::string::String,
+    /// numbered by the agent, as far as it has said
+    #[prost(uint64, tag = "2")]
+    pub sampled: u64,
+    #[prost(uint64, tag = "3")]
+    pub stored: u64,
+    /// numbers declared lost
+    #[prost(uint64, tag = "4")]
+    pub lost: u64,
+    /// so many of these had been measured, at least
+    #[prost(uint64, tag = "5")]
+    pub lost_min: u64,
+    /// and at most
+    #[prost(uint64, tag = "6")]
+    pub lost_max: u64,
+    /// announced and not here
+    #[prost(uint64, tag = "7")]
+    pub missing: u64,
+    /// came more than once and were left out
+    #[prost(uint64, tag = "8")]
+    pub repeated: u64,
+    /// it has not said how its probing ended
+    #[prost(bool, tag = "9")]
+    pub may_hold_more: bool,
 }
 /// Between these two readings of the stamping host's clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -838,6 +874,168 @@ pub struct AgentProgress {
     pub progress: ::core::option::Option<RunProgress>,
     #[prost(uint64, tag = "4")]
     pub spool_bytes: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchRequest {
+    /// empty: the newest, and then the next
+    #[prost(string, tag = "1")]
+    pub run_id: ::prost::alloc::string::String,
+}
+/// Never used for results: clocks are placed by what is known so far. Times are
+/// nanoseconds after the run's begin on the run's timeline.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WatchResponse {
+    #[prost(string, tag = "1")]
+    pub run_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub scenario: ::prost::alloc::string::String,
+    /// "running", "closed", "interrupted"
+    #[prost(string, tag = "3")]
+    pub run_state: ::prost::alloc::string::String,
+    /// forget what was told before
+    #[prost(bool, tag = "4")]
+    pub is_whole: bool,
+    #[prost(int64, tag = "5")]
+    pub now_ns: i64,
+    /// the same by the aggregator's wall clock
+    #[prost(int64, tag = "6")]
+    pub now_unix_ms: i64,
+    /// end of the newest acknowledged sample
+    #[prost(int64, optional, tag = "7")]
+    pub newest_unix_ms: ::core::option::Option<i64>,
+    #[prost(uint64, tag = "8")]
+    pub planned_ns: u64,
+    #[prost(uint64, tag = "9")]
+    pub deadline_ns: u64,
+    /// acknowledged since the aggregator was started
+    #[prost(uint64, tag = "10")]
+    pub samples: u64,
+    /// at most
+    #[prost(uint64, tag = "11")]
+    pub lost: u64,
+    /// why nothing can be written; empty: it can
+    #[prost(string, tag = "12")]
+    pub trouble: ::prost::alloc::string::String,
+    /// updates this watcher missed; told with the whole
+    #[prost(uint64, tag = "13")]
+    pub missed: u64,
+    #[prost(uint64, tag = "14")]
+    pub lanes_left_out: u64,
+    #[prost(uint64, tag = "15")]
+    pub events_left_out: u64,
+    #[prost(string, repeated, tag = "16")]
+    pub backends: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "17")]
+    pub lanes: ::prost::alloc::vec::Vec<WatchLane>,
+    #[prost(message, repeated, tag = "18")]
+    pub agents: ::prost::alloc::vec::Vec<WatchAgent>,
+    #[prost(message, repeated, tag = "19")]
+    pub faults: ::prost::alloc::vec::Vec<WatchFault>,
+    /// new ones
+    #[prost(message, repeated, tag = "20")]
+    pub events: ::prost::alloc::vec::Vec<WatchEvent>,
+}
+/// Clients of one kind that one agent has for one target.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WatchLane {
+    #[prost(string, tag = "1")]
+    pub agent_id: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub target: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub style: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub kind: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "5")]
+    pub clients: u32,
+    #[prost(uint64, tag = "6")]
+    pub interval_ns: u64,
+    /// "answered", "no_data", "silent", "late", "some_bad", "all_bad", "ended"
+    #[prost(string, tag = "7")]
+    pub state: ::prost::alloc::string::String,
+    /// since the newest sample ended
+    #[prost(uint64, optional, tag = "8")]
+    pub quiet_ns: ::core::option::Option<u64>,
+    /// of the last seconds: indexes into WatchResponse.backends
+    #[prost(uint32, repeated, tag = "9")]
+    pub backends: ::prost::alloc::vec::Vec<u32>,
+    /// probes a second, over the last seconds
+    #[prost(double, tag = "10")]
+    pub rate: f64,
+    #[prost(uint64, optional, tag = "11")]
+    pub p50_ns: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "12")]
+    pub p99_ns: ::core::option::Option<u64>,
+    /// whose newest probe was bad
+    #[prost(uint32, tag = "13")]
+    pub bad_clients: u32,
+    #[prost(uint64, tag = "14")]
+    pub ok: u64,
+    /// answered past the deadline
+    #[prost(uint64, tag = "15")]
+    pub late: u64,
+    #[prost(uint64, tag = "16")]
+    pub bad: u64,
+    /// probes that say nothing of the target
+    #[prost(uint64, tag = "17")]
+    pub void: u64,
+    /// how often a client went from good to bad or late
+    #[prost(uint64, tag = "18")]
+    pub stretches: u64,
+    #[prost(string, tag = "19")]
+    pub last_error: ::prost::alloc::string::String,
+    /// number of the first column below
+    #[prost(sint64, tag = "20")]
+    pub first_bin: i64,
+    /// Columns of 250 ms that changed, six numbers each: ok, late, bad, bits (1 good,
+    /// 2 late, 4 bad), kind of the first bad one, backend plus 1.
+    #[prost(uint32, repeated, tag = "21")]
+    pub bins: ::prost::alloc::vec::Vec<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchAgent {
+    #[prost(string, tag = "1")]
+    pub agent_id: ::prost::alloc::string::String,
+    #[prost(bool, tag = "2")]
+    pub connected: bool,
+    /// absent: not known yet
+    #[prost(uint64, optional, tag = "3")]
+    pub clock_bound_ns: ::core::option::Option<u64>,
+    #[prost(uint64, tag = "4")]
+    pub spool_bytes: u64,
+    #[prost(uint64, tag = "5")]
+    pub unacked_samples: u64,
+    /// age of its newest acknowledged sample
+    #[prost(uint64, optional, tag = "6")]
+    pub behind_ns: ::core::option::Option<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchFault {
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(bool, tag = "3")]
+    pub is_mark: bool,
+    #[prost(int64, tag = "4")]
+    pub asked_ns: i64,
+    /// the last thing a witness has seen
+    #[prost(int64, optional, tag = "5")]
+    pub seen_ns: ::core::option::Option<i64>,
+    #[prost(int64, optional, tag = "6")]
+    pub cleared_ns: ::core::option::Option<i64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchEvent {
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    #[prost(int64, tag = "2")]
+    pub at_ns: i64,
+    /// "fault", "mark", "outcome", "back", "switch", "loss", "run"
+    #[prost(string, tag = "3")]
+    pub kind: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub text: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -1800,6 +1998,32 @@ pub mod control_client {
                 .insert(GrpcMethod::new("gapscope.v1.Control", "WatchRun"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// What the aggregator sees of a run while it goes on, lane by lane: the whole
+        /// at first, then what changed, some times a second. A watcher that does not
+        /// keep up misses updates and gets the whole again.
+        pub async fn watch(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WatchRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WatchResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/gapscope.v1.Control/Watch",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("gapscope.v1.Control", "Watch"));
+            self.inner.server_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1859,6 +2083,19 @@ pub mod control_server {
             &self,
             request: tonic::Request<super::WatchRunRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchRunStream>, tonic::Status>;
+        /// Server streaming response type for the Watch method.
+        type WatchStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::WatchResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// What the aggregator sees of a run while it goes on, lane by lane: the whole
+        /// at first, then what changed, some times a second. A watcher that does not
+        /// keep up misses updates and gets the whole again.
+        async fn watch(
+            &self,
+            request: tonic::Request<super::WatchRequest>,
+        ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct ControlServer<T> {
@@ -2186,6 +2423,52 @@ pub mod control_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WatchRunSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/gapscope.v1.Control/Watch" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchSvc<T: Control>(pub Arc<T>);
+                    impl<
+                        T: Control,
+                    > tonic::server::ServerStreamingService<super::WatchRequest>
+                    for WatchSvc<T> {
+                        type Response = super::WatchResponse;
+                        type ResponseStream = T::WatchStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WatchRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Control>::watch(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -31,6 +31,7 @@ fn welcome(committed: u64) -> Event {
     Event::Welcome {
         committed: vec![(stream(StreamKind::Samples), committed)],
         window_bytes: 250,
+        heartbeat_ns: 0,
     }
 }
 
@@ -51,6 +52,9 @@ fn nack(reason: NackReason, expected: u64) -> Event {
         retry_after_ns: 1_000,
     }
 }
+
+/// Between two heartbeats of a live run, unless the aggregator asks for another pace.
+const LIVE_NS: i64 = 250_000_000;
 
 fn ack(seq: u64) -> Event {
     Event::Ack {
@@ -211,13 +215,10 @@ fn silence_is_noticed_and_heartbeats_are_sent() {
     let mut session = up(&[]);
     session.handle(welcome(0), 0);
     assert_eq!(
-        session.handle(Event::Tick { live: true }, LIVE_HEARTBEAT_NS),
+        session.handle(Event::Tick { live: true }, LIVE_NS),
         [Action::Heartbeat]
     );
-    assert_eq!(
-        session.handle(Event::Tick { live: false }, LIVE_HEARTBEAT_NS * 2),
-        []
-    );
+    assert_eq!(session.handle(Event::Tick { live: false }, LIVE_NS * 2), []);
     assert!(
         session
             .handle(Event::Tick { live: false }, SILENCE_NS + 1)
@@ -331,4 +332,52 @@ proptest! {
             prop_assert_eq!(&model.lost, &(1..begin).collect::<Vec<_>>());
         }
     }
+}
+
+/// Ticks of 50 ms for `over_ns`: when a heartbeat is due, and when the silence is
+/// too long.
+fn beats(asked_ns: i64, live: bool, over_ns: i64) -> (Vec<i64>, Option<i64>) {
+    let mut session = up(&[]);
+    session.handle(
+        Event::Welcome {
+            committed: Vec::new(),
+            window_bytes: 0,
+            heartbeat_ns: asked_ns,
+        },
+        0,
+    );
+    let (mut due, mut silent) = (Vec::new(), None);
+    for now in (0..=over_ns).step_by(50_000_000) {
+        for action in session.handle(Event::Tick { live }, now) {
+            match action {
+                Action::Heartbeat => due.push(now / 1_000_000),
+                Action::Reconnect(_) => silent = silent.or(Some(now / 1_000_000)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    (due, silent)
+}
+
+#[test]
+fn heartbeats_come_as_often_as_the_aggregator_asks() {
+    const S: i64 = 1_000_000_000;
+    // Not said: 2 s, 250 ms while a run is shown, 6 s of silence.
+    assert_eq!(beats(0, false, 7 * S), (vec![2000, 4000, 6000], Some(6050)));
+    assert_eq!(beats(0, true, S), (vec![250, 500, 750, 1000], None));
+    assert_eq!(
+        beats(5 * S, false, 16 * S),
+        (vec![5000, 10000, 15000], Some(15050))
+    );
+    assert_eq!(beats(4 * S, true, S), (vec![500, 1000], None));
+    assert_eq!(
+        beats(S / 2, false, 2 * S),
+        (vec![500, 1000, 1500, 2000], None)
+    );
+    // Nonsense is bounded on both sides.
+    assert_eq!(
+        beats(1, false, S / 2),
+        (vec![100, 200, 300, 400, 500], None)
+    );
+    assert_eq!(beats(i64::MAX, false, 41 * S), (vec![20000, 40000], None));
 }

@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::{GRACE_NS, LATE_MERGE, RunTask, SETTLE_NS};
+use crate::ingest::accounts::accounts;
 use crate::ingest::command::Closed;
 use crate::ingest::ending::{missing, since_planned_end, unheard};
 use crate::store::manifest::RunState;
@@ -95,6 +96,12 @@ impl RunTask {
             })
             .await
         };
+        if result.is_ok()
+            && !nothing_new
+            && let Some(reporter) = &self.reporter
+        {
+            reporter.wanted(self.store.folder());
+        }
         let text = result.as_ref().err().map(ToString::to_string);
         self.after_write(result);
         if text.is_none() && first {
@@ -110,6 +117,7 @@ impl RunTask {
             let closed = Closed {
                 folder: self.store.folder().to_owned(),
                 missing,
+                accounts: accounts(self.store.manifest(), self.store.losses()),
             };
             for reply in stopping.replies {
                 let answer = text.clone().map_or_else(|| Ok(closed.clone()), Err);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gapscope_proto::frame::StreamId;
+use gapscope_proto::frame::{StreamId, StreamKind};
 use gapscope_proto::ids::AgentId;
 use gapscope_proto::wire;
 use gapscope_proto::wire::aggregator_message::Kind;
@@ -30,7 +30,7 @@ impl RunTask {
         self.store.edit_manifest(|manifest| {
             for (stream, last) in streams {
                 let known = manifest.incarnation_mut(&agent, stream.incarnation);
-                if stream.kind == gapscope_proto::frame::StreamKind::Samples {
+                if stream.kind == StreamKind::Samples {
                     known.samples_announced = known.samples_announced.max(*last);
                 }
             }
@@ -103,6 +103,20 @@ impl RunTask {
         }
     }
 
+    /// Samples that are here already are left out, and counted.
+    fn count_repeated(&mut self, key: &StreamKey, first: u64, last: u64) {
+        let admitted = self.store.admitted(key);
+        if key.kind == StreamKind::Samples && first <= admitted {
+            let repeated = last.min(admitted) - first + 1;
+            self.store.edit_manifest(|manifest| {
+                manifest
+                    .incarnation_mut(&key.agent_id, key.incarnation)
+                    .samples_repeated += repeated;
+            });
+            self.commit_soon();
+        }
+    }
+
     fn note_late(&mut self) {
         if self.store.manifest().state != RunState::Running {
             self.store.add_caveat(
@@ -121,22 +135,28 @@ impl RunTask {
             let detail = format!("seq {last} is out of range");
             return self.nack(session, &stream, wire::NackReason::Malformed, first, detail);
         }
+        self.count_repeated(&key(&session.agent, &stream), first, last);
         let Some(skip) = self.admission(session, &stream, first, last) else {
             return;
         };
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
         match frame.records {
-            Records::Samples(series, rows) => self.store.append_rows(
-                &session.agent,
-                stream.incarnation,
-                &series,
-                rows.get(skip..).unwrap_or_default(),
-            ),
-            Records::Host(records) => self.store.append_host(
-                &session.agent,
-                stream.incarnation,
-                records.into_iter().skip(skip),
-            ),
+            Records::Samples(series, rows) => {
+                let new = rows.get(skip..).unwrap_or_default();
+                self.feed
+                    .take_rows(&session.agent, &session.clock, &series, new);
+                self.store
+                    .append_rows(&session.agent, stream.incarnation, &series, new);
+            }
+            Records::Host(records) => {
+                let new = records.get(skip..).unwrap_or_default();
+                self.feed.take_host(&session.agent, &session.clock, new);
+                self.store.append_host(
+                    &session.agent,
+                    stream.incarnation,
+                    records.into_iter().skip(skip),
+                );
+            }
         }
         self.commit_soon();
     }
@@ -170,6 +190,9 @@ impl RunTask {
             run = %stream.run, agent = %session.agent, reason = %loss.reason,
             "records {first_seq} to {last} are lost ({count_min} to {count_max} of them measured)"
         );
+        if stream.kind == StreamKind::Samples {
+            self.feed.take_loss(&session.agent, count_max, &loss.reason);
+        }
         let declared = self.store.declare_loss(LossRecord {
             first_seq,
             count_min,

@@ -121,11 +121,7 @@ impl RunStore {
     ) -> Result<Vec<T>, StoreError> {
         match read {
             Ok(read) => Ok(read),
-            Err(
-                error @ (StoreError::Damaged { .. }
-                | StoreError::Unsealed(_)
-                | StoreError::Parquet { .. }),
-            ) => {
+            Err(error) if error.is_damage() => {
                 tracing::error!(run = %self.manifest.run_id, "{error}");
                 self.add_caveat(format!("{error}; what it said is not known"));
                 let path = self.folder.join(name);

@@ -1,0 +1,120 @@
+//! Draws on the terminal until somebody has seen enough.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use gapscope_proto::clock::{Clock, SystemClock};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::Told;
+use super::draw::{Look, Place, frame};
+use super::shown::Shown;
+use super::term::{Key, Screen, keys};
+use crate::exit::Exit;
+use crate::output::note;
+
+/// Between two drawings: a strip moves on by itself.
+const DRAW_EVERY: Duration = Duration::from_millis(250);
+
+fn read_keys(wanted: &AtomicBool, tell: &mpsc::Sender<Key>) {
+    let mut bytes = [0; 64];
+    while wanted.load(Ordering::Relaxed) {
+        // Comes back by itself after a fifth of a second.
+        let Ok(read) = rustix::io::read(std::io::stdin(), &mut bytes) else {
+            return;
+        };
+        for key in keys(&bytes[..read]) {
+            if tell.blocking_send(key).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Draws until somebody has seen enough.
+pub(super) async fn show(told: mpsc::Receiver<Told>, ascii: bool) -> anyhow::Result<Exit> {
+    use std::io::IsTerminal;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
+    let wanted = Arc::new(AtomicBool::new(true));
+    // Without a keyboard the sender lives on, and nobody sends.
+    let (tell, keys) = mpsc::channel(16);
+    let last = {
+        let screen = Screen::take().context("cannot take the terminal")?;
+        let (still, teller) = (wanted.clone(), tell.clone());
+        let reading = std::io::stdin()
+            .is_terminal()
+            .then(|| std::thread::spawn(move || read_keys(&still, &teller)));
+        let last = tokio::select! {
+            last = look(&screen, told, keys, ascii) => last,
+            _ = interrupt.recv() => Ok(None),
+            _ = terminate.recv() => Ok(None),
+            _ = hang_up.recv() => Ok(None),
+        };
+        wanted.store(false, Ordering::Relaxed);
+        // So that nothing reads the keys that are meant for the shell.
+        if let Some(reading) = reading {
+            let _ = reading.join();
+        }
+        drop(tell);
+        last
+    };
+    if let Some(last) = last? {
+        note(last);
+    }
+    Ok(Exit::Ok)
+}
+
+/// Gives back a line for when the terminal is given back.
+async fn look(
+    screen: &Screen,
+    mut told: mpsc::Receiver<Told>,
+    mut keys: mpsc::Receiver<Key>,
+    ascii: bool,
+) -> anyhow::Result<Option<String>> {
+    let clock = SystemClock::new();
+    let look = Look::of_environment(ascii);
+    let mut shown = Shown::default();
+    let mut place = Place::default();
+    let mut heard_ns = clock.raw_ns();
+    let mut is_told = true;
+    let mut ticks = tokio::time::interval(DRAW_EVERY);
+    let mut resized =
+        signal(SignalKind::window_change()).context("cannot wait for changes of size")?;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            _ = resized.recv() => {}
+            message = told.recv(), if is_told => match message {
+                Some(Told::View(view)) => {
+                    heard_ns = clock.raw_ns();
+                    shown.apply(*view);
+                    // Drawn at the next tick: views may come faster than that.
+                    continue;
+                }
+                Some(Told::Gone(why)) => shown.gone = Some(why),
+                Some(Told::Over) | None => is_told = false,
+            },
+            key = keys.recv() => match key {
+                None | Some(Key::Quit) => {
+                    let run = shown.view.map(|view| view.run_id);
+                    return Ok(run.map(|run| format!("run {run}: `gapscope-aggregator report {run}`")));
+                }
+                Some(Key::Pause) => place.pause(&shown, since(&clock, heard_ns)),
+                Some(Key::Scroll(by)) => place.scroll(by),
+            },
+        }
+        let (width, height) = screen.size();
+        let silent_ns = since(&clock, heard_ns);
+        let lines = frame(&shown, &mut place, look, silent_ns, (width, height));
+        screen.draw(&lines, look.colour).context("cannot draw")?;
+    }
+}
+
+fn since(clock: &SystemClock, heard_ns: i64) -> u64 {
+    u64::try_from(clock.raw_ns() - heard_ns).unwrap_or(0)
+}
