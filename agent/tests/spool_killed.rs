@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use gapscope_proto::host::HostRecord;
 use gapscope_proto::plan::ClientKind;
-use gapscope_proto::sample::Style;
+use gapscope_proto::sample::{Cause, Style};
 use rand::{Rng, SeedableRng};
 use support::{Aggregator, Manners, Server, group, plan};
 
@@ -188,6 +188,7 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
         .copied()
         .collect();
     let (mut in_hand, mut by_life) = (0, BTreeMap::<usize, u32>::new());
+    let mut given_up = Vec::new();
     for (connection, ticket) in &tickets {
         if stored.contains(ticket) {
             continue;
@@ -197,10 +198,10 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
             .iter()
             .position(|life| life.connections.contains(connection))
             .expect("of some life");
-        assert!(
-            lives[life].killed,
-            "answer {ticket} is missing, and nobody was killed"
-        );
+        if !lives[life].killed {
+            given_up.push(*ticket);
+            continue;
+        }
         // Samples are written in the order in which they were measured.
         assert!(
             last_stored.get(connection).is_none_or(|last| last < ticket),
@@ -209,6 +210,15 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
         in_hand += 1;
         *by_life.entry(life).or_default() += 1;
     }
+    // Where nobody was killed, a probe that was still waiting at the end was given up,
+    // and says so: its answer may have been on the way.
+    let samples = arrived.samples.values().flatten();
+    let cut = samples.filter(|(_, sample)| sample.cause == Some(Cause::RunEnded));
+    let cut = cut.count();
+    assert!(
+        given_up.len() <= cut,
+        "answers {given_up:?} are missing, nobody was killed, and only {cut} probes were given up"
+    );
     // One a client, and more where the machine is too busy to write: then the agent's
     // clients get on and its writer does not.
     let many = by_life.values().filter(|n| **n > 10 * clients).count();

@@ -376,7 +376,7 @@ pub struct HostColumns {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HostRecord {
-    #[prost(oneof = "host_record::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "host_record::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9")]
     pub kind: ::core::option::Option<host_record::Kind>,
 }
 /// Nested message and enum types in `HostRecord`.
