@@ -341,7 +341,7 @@ fn is_bad(target: usize, client: u16, slot: u64, slots: u64) -> bool {
     let of = noise(period * 31 + target as u64);
     let (from, lasts) = (of % 9_000, 3 + of / 9_000 % 300 + u64::from(client));
     let inside = (from..from + lasts).contains(&(slot % 10_000));
-    inside || noise(slot * 64 + target as u64 * 8 + u64::from(client)) % 49_999 == 0
+    inside || noise(slot * 64 + target as u64 * 8 + u64::from(client)).is_multiple_of(49_999)
 }
 
 /// Makes a run of about so many samples; returns its folder.
@@ -379,7 +379,11 @@ fn make(data: &Path, wanted: u64, clock: &dyn Clock) -> std::result::Result<Path
                     let started = origin + due + 50_000 + (of % 80_000) as i64;
                     let bad = is_bad(target, client, slot, seconds * 100);
                     // Mostly some hundred us, one in a thousand some ms.
-                    let tail = if of % 1_009 == 0 { 4_000_000 } else { 0 };
+                    let tail = if of.is_multiple_of(1_009) {
+                        4_000_000
+                    } else {
+                        0
+                    };
                     let took = 150_000 + (of >> 20) as i64 % 300_000 + tail;
                     Sample {
                         target: Arc::clone(&targets[target]),

@@ -361,9 +361,8 @@ impl Member {
             let may_send =
                 !crowd.stop.is_cancelled() && (crowd.every.is_some() || flying.len() < IN_FLIGHT);
             let due = async {
-                match &mut pace {
-                    Some(pace) => drop(pace.tick().await),
-                    None => {}
+                if let Some(pace) = &mut pace {
+                    pace.tick().await;
                 }
             };
             tokio::select! {
