@@ -26,9 +26,7 @@ use gapscope_proto::batch::Columns;
 use gapscope_proto::clock::{Clock, SystemClock};
 use gapscope_proto::fault::FaultScope;
 use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
-use gapscope_proto::host::{
-    ControlProbes, HostFacts, HostRecord, ProbingEnded, ProbingStarted,
-};
+use gapscope_proto::host::{ControlProbes, HostFacts, HostRecord, ProbingEnded, ProbingStarted};
 use gapscope_proto::ids::{AgentId, Incarnation, RunId};
 use gapscope_proto::plan::RunPlan;
 use lab::{Lab, S, standard};
