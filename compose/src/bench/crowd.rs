@@ -362,7 +362,7 @@ impl Member {
                 !crowd.stop.is_cancelled() && (crowd.every.is_some() || flying.len() < IN_FLIGHT);
             let due = async {
                 if let Some(pace) = &mut pace {
-                    drop(pace.tick().await);
+                    pace.tick().await;
                 }
             };
             tokio::select! {
