@@ -26,7 +26,9 @@ use gapscope_proto::batch::Columns;
 use gapscope_proto::clock::{Clock, SystemClock};
 use gapscope_proto::fault::FaultScope;
 use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
-use gapscope_proto::host::{HostFacts, HostRecord, ProbingEnded, ProbingStarted};
+use gapscope_proto::host::{
+    ControlProbes, HostFacts, HostRecord, ProbingEnded, ProbingStarted,
+};
 use gapscope_proto::ids::{AgentId, Incarnation, RunId};
 use gapscope_proto::plan::RunPlan;
 use lab::{Lab, S, standard};
@@ -641,7 +643,19 @@ fn whatever_is_damaged_is_left_out_of_the_report_and_said() {
     let mut lab = Lab::new(standard("proxy"), 2 * S);
     lab.begin();
     lab.exchange(0, 0);
-    lab.host([lag(5)]);
+    let at_ns = lab.origin;
+    lab.host([
+        lag(5),
+        HostRecord::Control(ControlProbes {
+            name: String::new(),
+            at_ns,
+            until_ns: at_ns + S,
+            probes: 10,
+            bad: 0,
+            took_max_ns: 1_000,
+            error: String::new(),
+        }),
+    ]);
     lab.probe(|blank, _| blank.clone());
     let stream = (lab.agent.clone(), lab.incarnation);
     lab.fault("mark", FaultScope::Mark, S, None);
@@ -670,8 +684,6 @@ fn whatever_is_damaged_is_left_out_of_the_report_and_said() {
         "clock_exchanges.parquet",
         "clock_anchors.parquet",
         "control.parquet",
-        "ledger_reads.parquet",
-        "inspections.parquet",
         "faults.parquet",
         "losses.parquet",
     ];

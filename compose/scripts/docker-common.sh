@@ -48,8 +48,10 @@ compose() {
         "${profiles[@]}" "$@"
 }
 
+# Not through the compose tool, which takes its time: runs are short.
 aggregator() {
-    compose exec -T aggregator /usr/local/bin/gapscope-aggregator "$@"
+    [[ -n ${aggregator_id:-} ]] || aggregator_id=$(container aggregator)
+    docker exec -i "$aggregator_id" /usr/local/bin/gapscope-aggregator "$@"
 }
 
 container() {

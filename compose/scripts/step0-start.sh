@@ -14,6 +14,12 @@ for file in "$docker_folder"/config/*; do
     fi
 done
 printf '%s' "$password" > "$state/config/probe.password"
+# The agent is told of the proxies that were chosen, and no others.
+awk -v RS= -v ORS='\n\n' -v chosen=" $proxies " '
+    { name = $0; sub(/.*name = "/, "", name); sub(/".*/, "", name) }
+    !/^\[\[target\]\]/ || index(chosen, " " name " ")
+' "$state/config/agent.toml" > "$state/config/agent.chosen"
+mv "$state/config/agent.chosen" "$state/config/agent.toml"
 # Containers read them as users with other numbers.
 chmod 644 "$state"/config/*
 chmod 711 "$state"
@@ -40,11 +46,8 @@ if [[ " $proxies " == *" tiproxy "* ]]; then
 fi
 
 echo "waiting until the agent reaches every proxy"
-for attempt in $(seq 60); do
-    if said=$(compose exec -T agent /usr/local/bin/gapscope-agent check \
-        $(for proxy in $proxies; do echo --target "$proxy=gapscope@$(
-            grep -A1 "name = \"$proxy\"" "$state/config/agent.toml" | sed -n 's/^address = "\(.*\)"$/\1/p'
-        )"; done) 2>&1); then
+for _ in $(seq 60); do
+    if said=$(compose exec -T agent /usr/local/bin/gapscope-agent check --config /gapscope/agent.toml 2>&1); then
         echo "$said"
         exit 0
     fi

@@ -2,6 +2,7 @@
 # S0: nothing is done. Needs step 0.
 source "$(dirname "$0")/docker-common.sh"
 
+aggregator_id=$(container aggregator)
 run=$(start_run baseline)
 echo "run $run, $duration s"
 sleep "$((duration + 1))"

@@ -4,9 +4,10 @@
 # server again afterwards.
 source "$(dirname "$0")/docker-common.sh"
 
+victim=$(container "$first")
+aggregator_id=$(container aggregator)
 run=$(start_run switchover)
 echo "run $run, $duration s"
-victim=$(container "$first")
 since=$(date +%s)
 phase=$((RANDOM % 2000))
 sleep "$((duration / 3)).$(printf '%03d' $((phase % 1000)))"

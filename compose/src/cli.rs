@@ -93,6 +93,9 @@ impl Up {
             fault: None,
             like_lab08: false,
             ascii: false,
+            dry_run: false,
+            yes: false,
+            hurt_others: false,
             no_jitter: false,
             seed: None,
             repeat: None,
@@ -174,6 +177,15 @@ pub struct Run {
     /// 30 s, the fault at exactly 10 s, a stopped backend killed after 2 s
     #[arg(long)]
     pub like_lab08: bool,
+    /// Say what would be done to whom, and do nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do what the scenario says to what the lab did not start, without asking
+    #[arg(long)]
+    pub yes: bool,
+    /// Do it although the subject serves others, or may: they will be hurt
+    #[arg(long)]
+    pub hurt_others: bool,
     /// Do each step exactly when it is due, not at a random moment after
     #[arg(long)]
     pub no_jitter: bool,

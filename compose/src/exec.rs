@@ -20,6 +20,8 @@ use crate::leftovers::{self, Owner};
 pub const EXEC: &str = "__exec";
 /// The word that starts the janitor.
 pub const JANITOR: &str = "__janitor";
+/// The word that starts a dead man's timer.
+pub const DEADMAN: &str = "__deadman";
 /// What a lab's temporary folder is called; the janitor touches no other.
 pub const FOLDER_PREFIX: &str = "gapscope-lab-";
 
@@ -164,6 +166,42 @@ pub fn janitor(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         pause();
     }
     ExitCode::FAILURE
+}
+
+/// `__deadman SECONDS -- COMMAND...`: runs the command when standard input ends or
+/// the seconds have passed, whichever comes first; does nothing if it is told `d`
+/// (done) before. It is a process of its own that nothing of the lab's ends.
+pub fn deadman(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let seconds = args
+        .next()
+        .and_then(|text| text.to_str()?.parse::<u64>().ok());
+    let (Some(seconds), Some("--")) = (seconds, args.next().as_deref().and_then(|w| w.to_str()))
+    else {
+        return ExitCode::from(2);
+    };
+    let Some(program) = args.next() else {
+        return ExitCode::from(2);
+    };
+    let (telling, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut word = [0u8; 1];
+        let is_done = matches!(std::io::stdin().lock().read(&mut word), Ok(1) if word == *b"d");
+        // An error means that the time was over.
+        let _ = telling.send(is_done);
+    });
+    match told.recv_timeout(std::time::Duration::from_secs(seconds)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) | Err(_) => {
+            let done = Command::new(&program)
+                .args(args)
+                .stdin(std::process::Stdio::null())
+                .status();
+            match done {
+                Ok(status) if status.success() => ExitCode::SUCCESS,
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
 }
 
 fn pause() {

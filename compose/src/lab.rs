@@ -12,6 +12,7 @@ use crate::folder::LabFolder;
 use crate::login::until_it_answers;
 use crate::runtime::docker::Composition;
 use crate::runtime::embedded::{EmbeddedBackend, EmbeddedProxy};
+use crate::runtime::external::{ExternalBackend, ExternalProxy, Shared};
 use crate::runtime::process::find::Named;
 use crate::runtime::process::program::Program;
 use crate::runtime::process::server::{self, Server};
@@ -20,7 +21,7 @@ use crate::runtime::process::{
     Host, custom, haproxy, mysql_proxy, mysqlrouter, net, nginx, proxysql, tiproxy,
 };
 use crate::runtime::{Backend, Proxy};
-use crate::scenario::{BackendKind, ProxyKind, ProxySpec, RuntimeKind, Scenario};
+use crate::scenario::{BackendKind, External, ProxyKind, ProxySpec, RuntimeKind, Scenario};
 use crate::witness::Login;
 
 /// See the module's description.
@@ -44,6 +45,8 @@ pub struct Make<'a> {
     pub scenario: &'a Scenario,
     /// What it is made of.
     pub runtime: RuntimeKind,
+    /// Servers that are not the lab's may be done things to although they serve others.
+    pub hurt_others: bool,
     /// What kind its backends are.
     pub backend: BackendKind,
     /// How to start this program again.
@@ -68,6 +71,10 @@ impl Lab {
             },
             folder: LabFolder::make(&make.itself)?,
         };
+        if let Some(external) = &make.scenario.external {
+            lab.find_external(&make, external, &mut say).await?;
+            return Ok(lab);
+        }
         if make.runtime == RuntimeKind::Docker {
             lab.compose(&make, &mut say).await?;
             return Ok(lab);
@@ -94,6 +101,61 @@ impl Lab {
             .await?;
         lab.bring_proxies_up(&make, host.as_ref(), &mut say).await?;
         Ok(lab)
+    }
+
+    /// What is there already.
+    async fn find_external(
+        &mut self,
+        make: &Make<'_>,
+        external: &External,
+        say: &mut impl FnMut(&str),
+    ) -> Result<()> {
+        self.login = login_of(external)?;
+        let shared = Shared {
+            itself: self.folder.itself().clone(),
+            login: self.login.clone(),
+            clock: Arc::clone(&make.clock),
+            hurt_others: make.hurt_others,
+            run_s: make.scenario.duration_ns.div_ceil(1_000_000_000) + SETTING_UP_S,
+        };
+        for place in &external.backends {
+            let backend = ExternalBackend::find(place, &shared).await?;
+            said(
+                say,
+                "backend",
+                backend.name(),
+                &backend.program(),
+                backend.address(),
+            );
+            self.backends.push(Box::new(backend));
+        }
+        for place in &external.proxies {
+            let proxy = ExternalProxy::new(place, &shared)?;
+            let deadline = make.clock.raw_ns() + 10_000_000_000;
+            until_it_answers(
+                make.clock.as_ref(),
+                proxy.address(),
+                &self.login,
+                deadline,
+                || Ok(()),
+            )
+            .await
+            .map_err(|why| {
+                Problem::new(format!(
+                    "proxy `{}` at {} does not route to a backend: {why}",
+                    place.name, place.address
+                ))
+            })?;
+            said(
+                say,
+                "proxy",
+                proxy.name(),
+                &proxy.program(),
+                proxy.address(),
+            );
+            self.proxies.push(Box::new(proxy));
+        }
+        Ok(())
     }
 
     /// The same in containers.
@@ -277,6 +339,25 @@ fn said(say: &mut impl FnMut(&str), what: &str, name: &str, program: &str, addre
     say(&format!("{what} `{name}`: {program} at {address}"));
 }
 
+/// Bringing a run up and closing it take this long at most, as far as a dead man's
+/// timer is concerned.
+const SETTING_UP_S: u64 = 120;
+
+/// Who probes what is there already.
+fn login_of(external: &External) -> Result<Login> {
+    let password = match &external.password_file {
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| Problem::usage(format!("cannot read password file {path}: {error}")))?
+            .trim_end_matches(['\r', '\n'])
+            .to_owned(),
+        None => std::env::var("GAPSCOPE_PASSWORD").unwrap_or_default(),
+    };
+    Ok(Login {
+        user: external.user.clone(),
+        password,
+    })
+}
+
 /// Says early what is missing.
 fn find_program(host: &Host, spec: &ProxySpec) -> Result<()> {
     match spec.kind {
@@ -295,7 +376,8 @@ fn find_program(host: &Host, spec: &ProxySpec) -> Result<()> {
         ProxyKind::L4Passthrough
         | ProxyKind::L7Reconnecting
         | ProxyKind::L7Migrating
-        | ProxyKind::L7Multiplexing => Ok(()),
+        | ProxyKind::L7Multiplexing
+        | ProxyKind::External => Ok(()),
     }
 }
 

@@ -55,6 +55,7 @@ pub fn main_from<I: IntoIterator<Item = OsString>>(args: I) -> ExitCode {
     match args.get(1).and_then(|word| word.to_str()) {
         Some(exec::EXEC) => return exec::exec(rest()),
         Some(exec::JANITOR) => return exec::janitor(rest()),
+        Some(exec::DEADMAN) => return exec::deadman(rest()),
         Some(programs::AGENT) => return programs::agent(rest()),
         Some(programs::AGGREGATOR) => return programs::aggregator(rest()),
         _ => {}

@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod docker;
 pub mod embedded;
+pub mod external;
 pub mod process;
 
 use std::net::SocketAddr;
@@ -114,6 +115,7 @@ pub const fn default_backend(runtime: RuntimeKind) -> BackendKind {
         RuntimeKind::Embedded => BackendKind::Embedded,
         RuntimeKind::Process => BackendKind::Mariadb,
         RuntimeKind::Docker => BackendKind::Tidb,
+        RuntimeKind::External => BackendKind::External,
     }
 }
 
@@ -123,5 +125,6 @@ pub const fn default_proxies(runtime: RuntimeKind) -> &'static [ProxyKind] {
         RuntimeKind::Embedded => &[ProxyKind::L4Passthrough, ProxyKind::L7Reconnecting],
         RuntimeKind::Process => &[ProxyKind::Haproxy],
         RuntimeKind::Docker => &[ProxyKind::Tiproxy, ProxyKind::Haproxy, ProxyKind::Proxysql],
+        RuntimeKind::External => &[],
     }
 }

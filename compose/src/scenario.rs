@@ -4,6 +4,7 @@
 //! A scenario says nothing about where things run, beyond what its proxies need:
 //! backends are named, and the runtime decides what programs they are.
 
+mod external;
 mod parse;
 mod plan;
 mod read;
@@ -14,6 +15,7 @@ use std::fmt;
 
 use gapscope_proto::sample::Canary;
 
+pub use external::{External, Place};
 pub use plan::{Load, direct_names, target_names};
 pub use read::ScenarioError;
 pub use shipped::{SHIPPED, shipped};
@@ -62,6 +64,8 @@ words!(
         Process = "process",
         /// Containers that a container engine on this host runs.
         Docker = "docker",
+        /// What is there already, named under `[external]`.
+        External = "external",
     }
 );
 
@@ -78,6 +82,8 @@ words!(
         Tidb = "tidb",
         /// TiDB servers that share PD, TiKV and a signing certificate.
         TidbCluster = "tidb-cluster",
+        /// One that is there already.
+        External = "external",
     }
 );
 
@@ -110,6 +116,8 @@ words!(
         MysqlProxy = "mysql-proxy",
         /// Whatever the scenario's `command` and `config` say.
         Command = "command",
+        /// One that is there already.
+        External = "external",
     }
 );
 
@@ -126,7 +134,8 @@ impl ProxyKind {
     pub const fn runs_in(self, runtime: RuntimeKind) -> bool {
         match runtime {
             RuntimeKind::Embedded => self.is_embedded(),
-            RuntimeKind::Process => !self.is_embedded(),
+            RuntimeKind::Process => !self.is_embedded() && !matches!(self, Self::External),
+            RuntimeKind::External => matches!(self, Self::External),
             RuntimeKind::Docker => matches!(
                 self,
                 Self::Haproxy
@@ -145,7 +154,8 @@ impl BackendKind {
         match runtime {
             RuntimeKind::Embedded => matches!(self, Self::Embedded),
             // Real proxies in front of our own servers are of use too.
-            RuntimeKind::Process => !matches!(self, Self::TidbCluster),
+            RuntimeKind::Process => !matches!(self, Self::TidbCluster | Self::External),
+            RuntimeKind::External => matches!(self, Self::External),
             RuntimeKind::Docker => {
                 matches!(self, Self::Mariadb | Self::Tidb | Self::TidbCluster)
             }
@@ -359,6 +369,8 @@ pub struct Scenario {
     pub proxies: Vec<ProxySpec>,
     /// What is done when.
     pub timeline: Vec<Step>,
+    /// Where backends and proxies are there already.
+    pub external: Option<External>,
     /// The file as it was read.
     pub text: String,
 }

@@ -54,6 +54,7 @@ async fn lab(clock: &Arc<dyn Clock>) -> Lab {
         Make {
             scenario: &scenario(),
             runtime: RuntimeKind::Process,
+            hurt_others: false,
             backend: BackendKind::Mariadb,
             itself: Itself::at(lab_program()),
             named: Named::new(),

@@ -121,7 +121,7 @@ async fn unless_stuck<T>(
 }
 
 /// The word for a state of a run that is open here.
-const fn state_word(state: RunState) -> &'static str {
+pub(crate) const fn state_word(state: RunState) -> &'static str {
     Standing::from_state(state).as_str()
 }
 

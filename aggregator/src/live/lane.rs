@@ -281,6 +281,9 @@ impl Lane {
             if bit == bit::BAD && bin.bits & bit::BAD == 0 {
                 bin.cause = cause;
             }
+            if bit == bit::GOOD && bin.backend == 0 {
+                bin.backend = seen.backend;
+            }
             bin.bits |= bit;
         });
         self.fill(end, end, now, |bin| {

@@ -185,7 +185,7 @@ fn words(seen: &Inspection, backends: &BTreeSet<&str>) -> String {
     let mut parts = Vec::new();
     if !backends.is_empty() {
         let all: Vec<&str> = backends.iter().copied().collect();
-        parts.push(format!("{} answers", all.join(", ")));
+        parts.push(format!("answered by {}", all.join(", ")));
     }
     if !seen.greeting_version.is_empty() {
         parts.push(format!(

@@ -48,6 +48,7 @@ async fn mariadb(options: &Options, clock: &Arc<dyn Clock>) -> Result<Lab> {
     let make = Make {
         scenario: &scenario,
         runtime: RuntimeKind::Process,
+        hurt_others: false,
         backend: BackendKind::Mariadb,
         itself: itself()?,
         named: options.program.iter().cloned().collect(),

@@ -2,6 +2,7 @@
 //! down, prints the summary.
 
 mod choose;
+mod confirm;
 mod report;
 mod spool;
 mod watch;
@@ -72,6 +73,11 @@ pub(super) fn data_folder(data: &Path) -> Result<PathBuf> {
 pub async fn run(options: &Run) -> Result<u8> {
     let mut signals = Signals::catch()?;
     let chosen = choose(options)?;
+    if options.dry_run {
+        output::data(&confirm::plan(&chosen));
+        return Ok(0);
+    }
+    confirm::confirm(&chosen, options)?;
     let data = data_folder(&options.data)?;
     let itself = Itself::find()
         .map_err(|error| Problem::new(format!("cannot find this program's own file: {error}")))?;
@@ -151,6 +157,7 @@ async fn set_up(
     let make = Make {
         scenario,
         runtime: chosen.runtime,
+        hurt_others: options.hurt_others,
         backend: chosen.backend,
         itself: itself.clone(),
         named: options.program.iter().cloned().collect(),

@@ -147,6 +147,7 @@ pub async fn hold(options: &cli::Up) -> Result<u8> {
     let make = Make {
         scenario: &chosen.scenario,
         runtime: chosen.runtime,
+        hurt_others: false,
         backend: chosen.backend,
         itself,
         named: options.program.iter().cloned().collect(),

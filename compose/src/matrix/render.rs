@@ -153,7 +153,7 @@ pub fn text(matrix: &Matrix, width: usize) -> String {
         .map(|(index, proxy)| {
             let cells = matrix.cells.iter().filter_map(|row| row.get(index));
             cells
-                .flat_map(|cell| lines(cell))
+                .flat_map(lines)
                 .map(|line| line.chars().count())
                 .chain(std::iter::once(proxy.chars().count()))
                 .max()

@@ -100,6 +100,7 @@ async fn lab_up(options: &Options, clock: &Arc<dyn Clock>) -> Result<Up> {
     let make = Make {
         scenario: &scenario,
         runtime,
+        hurt_others: false,
         backend,
         itself,
         named: options.program.iter().cloned().collect(),

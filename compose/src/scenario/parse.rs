@@ -5,6 +5,7 @@ use gapscope_proto::ids::TargetName;
 use gapscope_proto::plan::Timeouts;
 use toml::de::DeTable;
 
+use super::external;
 use super::read::{Reader, ScenarioError, Table};
 use super::{Action, Clients, CustomProxy, MS, ProxyKind, ProxySpec, SECOND, Scenario, Step};
 
@@ -20,6 +21,7 @@ const TOP: &[&str] = &[
     "backend",
     "proxy",
     "timeline",
+    "external",
 ];
 const CLIENTS: &[&str] = &[
     "reused",
@@ -90,6 +92,11 @@ fn read(reader: &Reader<'_>, document: &DeTable<'_>, text: &str) -> Scenario {
     if name.is_none() {
         top.missing("name", "give the scenario a name, such as name = \"mine\"");
     }
+    let external = external::read(&top);
+    let (backends, proxies) = match &external {
+        None => (backends(&top), proxies(&top)),
+        Some(external) => from_external(&top, external),
+    };
     Scenario {
         name: name.map(|at| at.value).unwrap_or_default(),
         description: top
@@ -112,8 +119,9 @@ fn read(reader: &Reader<'_>, document: &DeTable<'_>, text: &str) -> Scenario {
             .table("clients", CLIENTS)
             .map(|table| clients(&table))
             .unwrap_or_default(),
-        backends: backends(&top),
-        proxies: proxies(&top),
+        backends,
+        proxies,
+        external,
         timeline: top
             .tables("timeline", STEP)
             .iter()
@@ -121,6 +129,44 @@ fn read(reader: &Reader<'_>, document: &DeTable<'_>, text: &str) -> Scenario {
             .collect(),
         text: text.to_owned(),
     }
+}
+
+/// Names of what is there already; beside it the lab starts nothing.
+fn from_external(
+    top: &Table<'_, '_, '_>,
+    external: &external::External,
+) -> (Vec<String>, Vec<ProxySpec>) {
+    for key in ["backend", "proxy"] {
+        if let Some(table) = top
+            .tables(key, &["name", "kind", "command", "config"])
+            .first()
+        {
+            table.report(
+                table.line,
+                key,
+                format!("[[{key}]] does not go with [external]"),
+                format!("with [external] all are there already: [[external.{key}]]"),
+            );
+        }
+    }
+    if external.backends.is_empty() {
+        top.missing(
+            "external",
+            "name the servers behind the proxies: [[external.backend]] with name and address",
+        );
+    }
+    (
+        external.backends.iter().map(|b| b.name.clone()).collect(),
+        external
+            .proxies
+            .iter()
+            .map(|proxy| ProxySpec {
+                name: proxy.name.clone(),
+                kind: ProxyKind::External,
+                custom: None,
+            })
+            .collect(),
+    )
 }
 
 fn clients(table: &Table<'_, '_, '_>) -> Clients {
@@ -188,7 +234,7 @@ fn timeouts(table: &Table<'_, '_, '_>, default: Timeouts) -> Timeouts {
 }
 
 /// A name that may stand in a target's name, a configuration file and a path.
-fn name(table: &Table<'_, '_, '_>) -> Option<(String, usize)> {
+pub(super) fn name(table: &Table<'_, '_, '_>) -> Option<(String, usize)> {
     let Some(at) = table.string("name") else {
         table.missing("name", "give it a name, such as name = \"backend-1\"");
         return None;

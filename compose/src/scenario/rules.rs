@@ -18,6 +18,7 @@ pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioE
     names(scenario, &mut errors);
     rates(scenario, &mut errors);
     errors.extend(steps::check(scenario, overrides));
+    super::external::check(scenario, &mut errors);
     errors.sort_by_key(|error| error.line);
     errors
 }

@@ -31,6 +31,7 @@ pub async fn up(scenario: &str) -> Lab {
         Make {
             scenario: &scenario,
             runtime: RuntimeKind::Process,
+            hurt_others: false,
             backend: BackendKind::Mariadb,
             itself: Itself::at(env!("CARGO_BIN_EXE_gapscope-lab")),
             named: find::Named::new(),

@@ -178,9 +178,13 @@ fn head(shown: &Shown, silent_ns: u64, is_paused: bool) -> Vec<Line> {
             None => (Tone::Warning, "? no sample has been stored yet".to_owned()),
             Some(newest) => {
                 let behind = (view.now_unix_ms - newest) as f64 / 1e3;
+                let (tone, word) = match behind * 1e9 > SILENCE_NS as f64 {
+                    true => (Tone::Warning, "? behind"),
+                    false => (Tone::Good, "following"),
+                };
                 let text =
-                    format!("following: the newest stored sample was {behind:.1} s old when told");
-                (Tone::Good, text)
+                    format!("{word}: the newest stored sample was {behind:.1} s old when told");
+                (tone, text)
             }
         }
     };

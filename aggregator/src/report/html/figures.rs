@@ -184,7 +184,7 @@ pub fn windows(rows: &[&Row]) -> Option<(Svg, usize)> {
         svg.rect((left, y + 3.0), (lower - left, line - 6.0), "sure", &tip);
         if let Some(gap) = window.gap_ns {
             let at = x.at(gap as f64 / 1e9);
-            svg.rect((at - 2.5, y + 5.0), (5.0, 5.0), "dot", &tip);
+            svg.circle((at, y + 7.5), 2.8, "dot", &tip);
         }
         svg.text((right + 8.0, y + 11.0), Anchor::Start, "", &words);
     }

@@ -114,7 +114,8 @@ function choose(lane, column) {
   const place = laneName(it.told, false) + ", " + when(column * BIN_NS) + " to " + when((column + 1) * BIN_NS) + " s: ";
   let what = "no data";
   if (bin !== undefined && bin[3] !== 0) {
-    what = bin[0] + " answered in time, " + bin[1] + " late, " + bin[2] + " bad ended here";
+    what = bin[0] + bin[1] + bin[2] === 0 && bin[3] === BITS.good ? "none ended here, good before and after"
+      : bin[0] + " answered in time, " + bin[1] + " late, " + bin[2] + " bad ended here";
     if (bin[3] & BITS.bad) {
       what += "; bad: " + (CAUSES[bin[4]] || CAUSES[5]) + (bin[2] === 0 ? " (under way here)" : "");
     }
@@ -143,6 +144,9 @@ function tellLink(silentMs) {
     [tone, text] = ["warning", "? no sample has been stored yet"];
   } else {
     const behind = (run.view.now_unix_ms - run.view.newest_unix_ms) / 1000;
+    if (behind * 1000 > SILENT_MS) {
+      [tone, text] = ["warning", "? behind"];
+    }
     text += ": the newest stored sample was " + behind.toFixed(1) + " s old when this was told";
   }
   if (paused !== null) {

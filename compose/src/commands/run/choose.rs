@@ -49,8 +49,24 @@ pub(in crate::commands) fn choose(options: &Run) -> Result<Chosen> {
     };
     let mut scenario = parse(&overrides)?;
     let real = |kind: &ProxyKind| !kind.is_embedded();
+    if scenario.external.is_some() {
+        let given = [
+            ("--runtime", options.runtime.is_some()),
+            ("--backend", options.backend.is_some()),
+            ("--proxy", !options.proxy.is_empty()),
+            ("--repeat", options.repeat.is_some()),
+            ("--fault", options.fault.is_some()),
+        ];
+        if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+            return Err(Problem::usage(format!(
+                "{flag} does not go with a scenario whose servers are there already ([external])"
+            )));
+        }
+    }
     let runtime = options.runtime.unwrap_or_else(|| {
-        if options.backend == Some(BackendKind::TidbCluster) {
+        if scenario.external.is_some() {
+            RuntimeKind::External
+        } else if options.backend == Some(BackendKind::TidbCluster) {
             RuntimeKind::Docker
         } else if options
             .backend

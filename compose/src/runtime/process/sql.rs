@@ -31,7 +31,7 @@ impl Dialect {
     /// The kind of a real backend.
     pub const fn of(kind: BackendKind) -> Option<Self> {
         match kind {
-            BackendKind::Embedded => None,
+            BackendKind::Embedded | BackendKind::External => None,
             BackendKind::Mariadb => Some(Self::Mariadb),
             BackendKind::Mysqld => Some(Self::Mysql),
             BackendKind::Tidb | BackendKind::TidbCluster => Some(Self::Tidb),
