@@ -1,8 +1,7 @@
 //! The terminal: taken, and given back whatever happens.
 //!
-//! Sequences that every terminal since the VT100 and xterm knows, and termios; the
-//! other programs' libraries for this bring thirty crates, and nothing more is needed
-//! than lines from the top, a size and some keys.
+//! Sequences that every terminal since the VT100 and xterm knows, and termios: nothing
+//! more is needed than lines from the top, a size and some keys.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, Once, PoisonError};
