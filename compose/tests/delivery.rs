@@ -113,7 +113,8 @@ impl Bench {
 
     fn start_agent(&mut self) {
         let config = format!(
-            "[[target]]\nname = \"db\"\naddress = \"{}\"\nuser = \"probe\"\nidentity = \"'x'\"\n",
+            "[[target]]\nname = \"db\"\naddress = \"{}\"\nuser = \"probe\"\nidentity = \"'x'\"\n\
+             inspect = false\n", // The server counts what it answers: probes alone.
             self.server.address
         );
         let file = self.folder.path().join("agent.toml");

@@ -4,11 +4,16 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
+use gapscope_proto::plain::wrapped;
+
 use crate::runtime::docker::engine::Engine;
 use crate::runtime::docker::files;
 use crate::runtime::process::find::{Named, find};
 use crate::runtime::process::version_in as number;
 use crate::scenario::{BackendKind, ProxyKind};
+
+/// Columns for why something cannot be used, beside its name.
+const WHY_WIDTH: usize = 57;
 
 struct Program {
     names: &'static [&'static str],
@@ -143,8 +148,12 @@ pub fn text(named: &Named) -> String {
         }
         Err(problem) => {
             let why = problem.what.replace('\n', " ");
-            let why: String = why.chars().take(90).collect();
-            writeln!(out, "  {:<19} {why}", "not usable").expect("a String takes everything");
+            let mut what = "not usable";
+            for line in wrapped(&why, WHY_WIDTH).lines() {
+                writeln!(out, "  {what:<19} {}", line.trim_start())
+                    .expect("a String takes everything");
+                what = "";
+            }
         }
     }
     out.push_str("\nThis host\n");
