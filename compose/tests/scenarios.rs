@@ -88,7 +88,7 @@ impl Ran {
         if self
             .steps()
             .iter()
-            .any(|step| step == "hang" || step == "black_hole")
+            .any(|step| ["hang", "black_hole", "mute"].contains(&step.as_str()))
         {
             fates.remove("hung");
         }
