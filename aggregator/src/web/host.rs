@@ -6,7 +6,7 @@
 //! somebody else's are answered: addresses, `localhost`, those in the own
 //! certificate, and those the operator gave.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 /// The name in a `Host` header or an origin, without its port.
 fn name_of(host: &str) -> Option<&str> {
