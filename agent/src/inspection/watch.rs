@@ -1,5 +1,5 @@
 //! Looks at one target of a run, beside its probes: now and then a connection of
-//! its own is made through a [`Tap`], asked who answers, and closed. What it told
+//! its own is made through a `Tap`, asked who answers, and closed. What it told
 //! is a record of the host stream. No number of any probe comes from it.
 //!
 //! It gives way: it is not made where it could keep a probe from its connection,
