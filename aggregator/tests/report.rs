@@ -807,3 +807,23 @@ fn an_end_before_its_begin_is_no_data_and_no_negative_latency() {
         }
     }
 }
+
+#[test]
+fn what_was_planned_and_is_not_there_is_not_called_nothing() {
+    let mut lab = Lab::new(standard("proxy"), 4 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    lab.end();
+    lab.store.edit_manifest(|m| {
+        m.labels
+            .insert("step.01".to_owned(), "stop db-a due 2 s".to_owned());
+    });
+    lab.close();
+    let (_, json) = lab.report();
+    let said = json["conclusions"][0].as_str().expect("a sentence");
+    assert!(
+        said.contains("no fault is in the run, although steps were planned"),
+        "{said}"
+    );
+    assert!(!said.contains("no fault was done"), "{said}");
+}

@@ -105,6 +105,27 @@ impl Analysis {
         Some(rfc3339(least.midpoint(most)))
     }
 
+    /// Why it is not known what was done, if it is not: the file of faults cannot be
+    /// read, or holds nothing although steps were planned.
+    pub fn faults_unknown(&self) -> Option<&'static str> {
+        let is_unreadable = self
+            .caveats
+            .iter()
+            .any(|caveat| caveat.code == "unreadable" && caveat.text.contains("faults.parquet"));
+        let is_planned = self
+            .manifest
+            .labels
+            .keys()
+            .any(|key| key.starts_with("step."));
+        match (is_unreadable, self.faults.is_empty()) {
+            (true, _) => Some("what was done is not known, its file cannot be read"),
+            (false, true) if is_planned && self.standing != Standing::Running => {
+                Some("no fault is in the run, although steps were planned")
+            }
+            _ => None,
+        }
+    }
+
     /// The run is over, and not all that its agents measured is here.
     pub fn is_incomplete(&self) -> bool {
         let books = &self.conservation;

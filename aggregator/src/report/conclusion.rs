@@ -24,7 +24,7 @@ pub(super) fn conclusion(analysis: &Analysis, target: &TargetName, deadline: &st
         .filter(|row| &row.target == target)
         .collect();
     let said = match worst(&rows) {
-        None => without_fault(&rows),
+        None => without_fault(&rows, analysis.faults_unknown()),
         Some((_, judged)) => {
             let id = judged.fault;
             let fault = analysis.faults.iter().find(|f| f.id == id);
@@ -113,7 +113,7 @@ pub(super) fn closing(analysis: &Analysis) -> Option<String> {
         })
 }
 
-fn without_fault(rows: &[&Row]) -> String {
+fn without_fault(rows: &[&Row], unknown: Option<&str>) -> String {
     let due: u64 = rows.iter().map(|r| r.slots.all.due).sum();
     let no_data: u64 = rows.iter().map(|r| r.slots.all.no_data()).sum();
     let in_time: u64 = rows.iter().map(|r| r.slots.all.in_time()).sum();
@@ -125,11 +125,29 @@ fn without_fault(rows: &[&Row]) -> String {
     }
     let share = (due > no_data).then(|| in_time as f64 / (due - no_data) as f64);
     let max = rows.iter().map(|r| r.max_gap).reduce(MaxGap::max);
+    let of = if no_data == 0 {
+        "of the due slots".to_owned()
+    } else {
+        let known = (due - no_data) as f64 / due as f64;
+        format!(
+            "of the slots with data ({} % of those due)",
+            percent(Some(known))
+        )
+    };
+    let unwatched = rows.iter().map(|r| r.unwatched_max_ns()).max().unwrap_or(0);
     format!(
-        "no fault was done; {} % of the due slots were answered in time, the longest time without \
-         an answer was {}.",
+        "{}; {} % {of} were answered in time, the longest time without an answer was {}{}.",
+        unknown.unwrap_or("no fault was done"),
         percent(share),
-        gap(max.unwrap_or_default())
+        gap(max.unwrap_or_default()),
+        if unwatched > 0 {
+            format!(
+                "; of a client nothing is known for up to {}",
+                seconds(unwatched)
+            )
+        } else {
+            String::new()
+        }
     )
 }
 

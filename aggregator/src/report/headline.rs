@@ -89,6 +89,7 @@ pub(super) fn headline(analysis: &Analysis, target: &TargetName, deadline: &str)
         let hurt = rows.iter().any(|row| row.client_windows().next().is_some());
         let probed = rows.iter().any(|row| row.slots.all.probed > 0);
         let word = match (answered, hurt) {
+            (true, _) if analysis.faults_unknown().is_some() => "faults unknown",
             (false, _) if !probed => "not probed",
             (false, _) => "no answer at all",
             (true, true) => "hurt, no fault",
