@@ -230,13 +230,22 @@ fn cases(side: &Side, compared: &Compared, when: FailIf) -> Vec<Case> {
                 .then(|| format!("worse: {} against {}, {}", l.other, l.first, l.difference)),
         })
         .collect();
-    if when == FailIf::WorseOrUnknown && !compared.can_tell() {
+    if let Some(why) = untested(compared, when) {
         cases.push(Case {
-            name: format!("{}: something can be told", side.name),
-            failure: Some("the data could not show a difference if there were one".to_owned()),
+            name: format!("{}: the comparison can tell", side.name),
+            failure: Some(why.to_owned()),
         });
     }
     cases
+}
+
+/// Why nothing was tested, if so: a gate that tested nothing has not passed.
+fn untested(compared: &Compared, when: FailIf) -> Option<&'static str> {
+    if compared.lines.is_empty() {
+        return Some("the runs have nothing in common, so nothing was compared");
+    }
+    (when == FailIf::WorseOrUnknown && !compared.can_tell())
+        .then_some("the data could not show a difference if there were one")
 }
 
 fn table(first: &Side, other: &Side, title: String, lines: &[&Line]) -> Table {
@@ -346,4 +355,21 @@ fn as_json(first: &Side, results: &[(&Side, Compared)], differs: &[Differs]) -> 
             "caveats": compared.caveats,
         })).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_of_nothing_has_not_passed() {
+        let nothing = Compared {
+            lines: Vec::new(),
+            caveats: Vec::new(),
+        };
+        for when in [FailIf::Worse, FailIf::WorseOrUnknown] {
+            let why = untested(&nothing, when).expect("it fails");
+            assert!(why.contains("nothing in common"), "{why}");
+        }
+    }
 }
