@@ -21,6 +21,10 @@ impl Writer {
     /// Has the state saved, and files removed behind it.
     pub(super) fn save(&mut self, mut remove: Vec<(Kind, u64)>) {
         remove.append(&mut self.unremoved);
+        // What is removed behind it may hold what was delivered.
+        for (stream, seq) in &self.acked {
+            self.ledger.acked(stream, *seq);
+        }
         let (number, state) = self.ledger.save();
         self.syncer.send(Job::Save {
             number,
