@@ -194,3 +194,40 @@ async fn what_is_in_the_tail_survives() {
     stop(again);
     stop(opened);
 }
+
+/// A segment that makes room may hold frames that were delivered: the state that is
+/// saved before it goes says so, or a reader of the spool would take them for lost.
+#[tokio::test]
+async fn what_was_delivered_is_noted_down_before_its_segment_makes_room() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut opened = open_in(folder.path(), (144 << 10) + 20_000);
+    opened.spool.begin(RunId::generate(), started()).await;
+    let mut first = None;
+    for n in 0..400 {
+        opened.spool.host_for_all(lag(n)).await;
+        opened.spool.flush().await;
+        for report in drain(&mut opened) {
+            match (report, first.is_some()) {
+                // One of several in its segment.
+                (Report::Sealed(frame), false) => {
+                    opened.spool.acked(frame.stream, frame.last).await;
+                    first = Some(frame);
+                }
+                (Report::Sealed(_), true) => {}
+                (Report::Lost(loss), _) => {
+                    let delivered = first.expect("sealed before it is lost");
+                    assert!(loss.first > delivered.last, "{loss:?} {delivered:?}");
+                    let state =
+                        std::fs::read(folder.path().join(gapscope_proto::spool::STATE_FILE))
+                            .expect("a state");
+                    let state = gapscope_proto::spool::decode(&state).expect("sound").state;
+                    let noted = state.streams.iter().find(|s| s.stream == delivered.stream);
+                    assert_eq!(noted.map(|s| s.floor), Some(delivered.last));
+                    stop(opened);
+                    return;
+                }
+            }
+        }
+    }
+    panic!("nothing had to go");
+}
