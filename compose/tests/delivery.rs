@@ -628,10 +628,14 @@ fn an_aggregator_that_was_away_is_caught_up_with_while_probing_goes_on() {
 fn an_agent_that_comes_back_idle_closes_the_books_of_its_killed_start() {
     let mut bench = Bench::start();
     let run = bench.start_run_of("3s", &[]);
-    bench.more_answers(50);
+    let folder = bench.runs().join(&run);
+    wait_for("the first samples", || {
+        let run = RunFolder::open(&folder).ok()?;
+        (run.samples_stored() > 0).then_some(())
+    });
+    bench.more_answers(20);
     bench.kill_agent();
     let killed_ns = bench.killed[0].1;
-    let folder = bench.runs().join(&run);
     // Nobody is there to say what the spool holds.
     let output = bench.command(&["stop", &run, "--drain", "1s"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
