@@ -20,6 +20,9 @@ use gapscope_proto::sample::{Cause, Phase, Sample, Style};
 use rand::{Rng, SeedableRng};
 use support::{Aggregator, Manners, Server, Ticket, group, now_ns, plan};
 
+/// What the agents say, one after the other.
+const LOG: &str = "agents.log";
+
 struct Agent(Child);
 
 impl Drop for Agent {
@@ -30,6 +33,11 @@ impl Drop for Agent {
 }
 
 fn start(url: &str, data: &Path, server: &Server) -> Agent {
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(data.join(LOG))
+        .expect("a log");
     let child = Command::new(env!("CARGO_BIN_EXE_gapscope-agent"))
         .args(["run", "--agent-id", "agent-1", "--aggregator", url])
         .args(["--target", &format!("db=probe@{}", server.address)])
@@ -38,8 +46,9 @@ fn start(url: &str, data: &Path, server: &Server) -> Agent {
         .arg("--data")
         .arg(data)
         .arg("--die-with-parent")
+        .env("NO_COLOR", "1")
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(log)
         .spawn()
         .expect("the program starts");
     Agent(child)
@@ -256,6 +265,14 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
         .output()
         .expect("the program starts");
     assert!(verify.status.success(), "{verify:?}");
+
+    // Nothing went wrong that the figures would not show.
+    let said = std::fs::read_to_string(data.path().join(LOG)).expect("a log");
+    let wrong: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains("ERROR") || line.contains("panicked"))
+        .collect();
+    assert_eq!(wrong, [""; 0]);
 
     let arrived = arrived.lock().expect("ok");
     assert_eq!(arrived.losses, []);
