@@ -99,6 +99,7 @@ struct Life {
     /// Just before it was killed, or asked to end.
     until_ns: i64,
     gone_ns: i64,
+    since_ns: i64,
     connections: std::ops::RangeInclusive<u32>,
 }
 
@@ -161,20 +162,51 @@ fn missing(
             }
             Some(cause) => panic!("answer {number} became a sample of {cause}"),
             None => {
-                assert!(
-                    life.killed,
-                    "answer {number} of life {at} is lost, and nobody was killed: {ticket:?}, \
-                     the agent was asked to end at {} and was gone at {}; samples of its \
-                     connection: {:#?}",
-                    life.until_ns,
-                    life.gone_ns,
-                    samples
-                        .iter()
-                        .filter(|s| s.handshake_id == Some(ticket.connection))
-                        .rev()
-                        .take(3)
-                        .collect::<Vec<_>>(),
-                );
+                if !life.killed {
+                    let near = (1..)
+                        .zip(tickets)
+                        .filter(|(_, ticket)| life.connections.contains(&ticket.connection));
+                    for (number, ticket) in near {
+                        println!(
+                            "answer {number}: {:?}, {} ns before the end, {}",
+                            ticket,
+                            life.until_ns - ticket.given_ns,
+                            if stored.contains(&number) {
+                                "stored"
+                            } else {
+                                "not stored"
+                            },
+                        );
+                    }
+                    for (at, life) in lives.iter().enumerate().skip(at.saturating_sub(1)).take(3) {
+                        println!(
+                            "life {at}: killed {}, from {} to {}, gone {}, {:?}",
+                            life.killed,
+                            life.since_ns,
+                            life.until_ns,
+                            life.gone_ns,
+                            life.connections,
+                        );
+                    }
+                    let of_life = samples.iter().filter(|sample| {
+                        sample.finished.ns() > life.since_ns && sample.started.ns() < life.gone_ns
+                    });
+                    for sample in of_life {
+                        println!(
+                            "sample {} {} slot {} {}..{}: {:?} {:?} over {:?}, answer {:?}",
+                            sample.style,
+                            sample.client,
+                            sample.slot,
+                            sample.started.ns() - life.since_ns,
+                            sample.finished.ns() - life.since_ns,
+                            sample.outcome,
+                            sample.cause,
+                            sample.handshake_id,
+                            sample.connection_id,
+                        );
+                    }
+                    panic!("answer {number} of life {at} is lost, and nobody was killed");
+                }
                 // Samples are written in the order in which they were measured.
                 assert!(
                     last_stored
@@ -222,6 +254,7 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
             .min(kills - killed_so_far);
         for life in 0..=of_this_run {
             let before = server.connections.load(Ordering::SeqCst);
+            let since_ns = now_ns();
             let mut agent = start(&aggregator.url, data.path(), &server);
             until_answers(&server, random.random_range(1..150)).await;
             let killed = life < of_this_run;
@@ -243,6 +276,7 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
                 killed,
                 until_ns,
                 gone_ns: now_ns(),
+                since_ns,
                 connections: before + 1..=server.connections.load(Ordering::SeqCst),
             });
         }
