@@ -40,7 +40,10 @@ fn start(url: &str, data: &Path, server: &Server) -> Agent {
         .expect("a log");
     let child = Command::new(env!("CARGO_BIN_EXE_gapscope-agent"))
         .args(["run", "--agent-id", "agent-1", "--aggregator", url])
-        .args(["--target", &format!("db=probe@{}", server.address)])
+        .args([
+            "--target",
+            &format!("db={}@{}", server.user, server.address),
+        ])
         // So that every statement is a probe.
         .args(["--identity", "@@hostname", "--no-inspect"])
         .arg("--data")
@@ -398,6 +401,10 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
         most = most.max(numbers.len());
         oldest_ns = oldest_ns.max(age_ns);
     }
+    println!(
+        "turned away: {:?}",
+        server.strangers.lock().expect("not poisoned")
+    );
     let in_hand: usize = missing.in_hand.values().map(Vec::len).sum();
     println!(
         "{} kills, {terminated} ends in good order: {} answers given, {} stored, 0 doubled, \
