@@ -282,6 +282,7 @@ mod tests {
             labels: std::collections::BTreeMap::new(),
             agents: Vec::new(),
             caveats: Vec::new(),
+            files: None,
         }
     }
 
