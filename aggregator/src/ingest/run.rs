@@ -121,6 +121,7 @@ pub fn spawn(
     let ended = CancellationToken::new();
     let feed = Feed::start(
         store.manifest(),
+        store.samples_stored(),
         store.faults(),
         clock.clone(),
         live,
