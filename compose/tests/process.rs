@@ -100,6 +100,7 @@ fn due(at_ms: u64, action: Action) -> Due {
         subject: "backend-1".to_owned(),
         grace_ns: None,
         lasts_ns: None,
+        to: None,
     }
 }
 

@@ -25,7 +25,7 @@ use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 use tokio::sync::mpsc;
 
-use super::{Applied, Backend, Proxy, Viewer};
+use super::{Applied, Backend, Proxy, Reached, Viewer};
 use crate::children::Itself;
 use crate::error::{Problem, Result};
 use crate::exec::DEADMAN;
@@ -455,6 +455,15 @@ impl Proxy for ExternalProxy {
 
     fn address(&self) -> SocketAddr {
         self.subject.address
+    }
+
+    fn reached(&self) -> Reached {
+        Reached {
+            // As it stands: a name is looked up at each connect.
+            address: self.subject.place.address.clone(),
+            name_server: None,
+            follows: false,
+        }
     }
 
     fn program(&self) -> String {
