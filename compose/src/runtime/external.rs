@@ -430,7 +430,8 @@ impl ExternalProxy {
 
     async fn carry_out(&mut self, due: &Due) -> Result<Applied> {
         let shared = &self.subject.shared;
-        if due.action.is_fault() && !shared.hurt_others {
+        let hurts = due.action.is_fault() || due.action == Action::Repoint;
+        if hurts && !shared.hurt_others {
             return Err(Problem::new(format!(
                 "nothing was done to proxy `{}`: whom it serves cannot be asked",
                 self.subject.place.name
