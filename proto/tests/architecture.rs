@@ -78,6 +78,7 @@ fn pure_modules_are_pure() {
         "aggregator/src/auth/tokens.rs",
         "aggregator/src/ingest/intake.rs",
         "aggregator/src/ingest/ending.rs",
+        "aggregator/src/ingest/starts.rs",
         "aggregator/src/ingest/accounts.rs",
         "aggregator/src/store/positions.rs",
         "aggregator/src/align",

@@ -70,6 +70,8 @@ pub struct FrameRef {
 #[derive(Debug)]
 pub(crate) enum Command {
     Sample(RunId, Box<Sample>),
+    /// Reserve numbers for a run that is about to begin: so many samples. Then answer.
+    Prepare(RunId, u64, oneshot::Sender<()>),
     Begin(RunId, ProbingStarted),
     End(RunId, ProbingEnded),
     /// Into the host stream of every run that is being probed.
@@ -144,6 +146,15 @@ impl Spool {
     /// Spools a sample; waits while the writer is behind.
     pub async fn sample(&self, run: RunId, sample: Sample) {
         self.tell(Command::Sample(run, Box::new(sample))).await;
+    }
+
+    /// Has numbers for about so many samples of a run reserved durably. Done before
+    /// a run's first slot, no sample of it waits for the disk: what waits would be
+    /// lost if the agent was killed.
+    pub async fn prepare(&self, run: RunId, samples: u64) {
+        let (done, finished) = oneshot::channel();
+        self.tell(Command::Prepare(run, samples, done)).await;
+        let _ = finished.await;
     }
 
     /// Begins the host stream of a run.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use gapscope_proto::clock::{Clock, SystemClock};
@@ -57,13 +57,30 @@ pub(crate) struct Server {
     pub(crate) connections: Arc<AtomicU32>,
     /// Statements answered well.
     pub(crate) answers: Arc<AtomicU32>,
-    /// Where asked for, each answer's connection and its number, which is given
-    /// as the connection id: so each answer can be found again.
+    /// Where asked for, each answer: its number is given as the connection id, so
+    /// it can be found again.
     pub(crate) tickets: Option<Tickets>,
 }
 
-/// Connection and number of each answer.
-pub(crate) type Tickets = Arc<Mutex<Vec<(u32, u64)>>>;
+/// An answer, as the server that gave it knows it. Its number is its place, from 1.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ticket {
+    /// Over which connection: the number that its greeting had.
+    pub(crate) connection: u32,
+    /// When it was decided.
+    pub(crate) given_ns: i64,
+    /// When all of it had been handed to the kernel; none: it never was.
+    pub(crate) sent_ns: Option<i64>,
+}
+
+/// All answers.
+pub(crate) type Tickets = Arc<Mutex<Vec<Ticket>>>;
+
+/// As the agents read it: they run on the same host.
+pub(crate) fn now_ns() -> i64 {
+    static CLOCK: LazyLock<SystemClock> = LazyLock::new(SystemClock::new);
+    CLOCK.raw_ns()
+}
 
 impl Server {
     pub(crate) fn start(behaviour: Behaviour) -> Self {
@@ -272,9 +289,12 @@ fn serve(
             // Noted before it is sent: an answer that nobody noted cannot arrive.
             Some(tickets) => {
                 let mut tickets = tickets.lock().expect("not poisoned");
-                let ticket = tickets.len() as u64 + 1;
-                tickets.push((id, ticket));
-                ticket
+                tickets.push(Ticket {
+                    connection: id,
+                    given_ns: now_ns(),
+                    sent_ns: None,
+                });
+                tickets.len() as u64
             }
             None => u64::from(id),
         };
@@ -299,6 +319,10 @@ fn serve(
         }
         out.extend(packet(seq, &EOF));
         stream.write_all(&out)?;
+        if let Some(tickets) = tickets {
+            let at = usize::try_from(shown).expect("a place") - 1;
+            tickets.lock().expect("not poisoned")[at].sent_ns = Some(now_ns());
+        }
         answers.fetch_add(1, Ordering::SeqCst);
     }
 }

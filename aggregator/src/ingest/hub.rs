@@ -58,6 +58,7 @@ impl Agent {
             host: self.host.clone(),
             targets: self.targets.clone(),
             incarnations: Vec::new(),
+            shares_id: false,
         }
     }
 }

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::command::{Closed, Command, Handle, Status};
 use super::intake::Intake;
 use super::session::Session;
+use super::starts::Starts;
 use crate::live::feed::{Feed, Live};
 use crate::reporter::Reporter;
 use crate::store::manifest::RunState;
@@ -85,6 +86,8 @@ struct RunTask {
     /// Starts of agents that say they are probing for this run: they owe an end,
     /// even if nothing has come from them yet.
     probing: HashMap<AgentId, Incarnation>,
+    /// Whose later ones follow which.
+    starts: Starts,
     intake: Intake,
     commit_at: Option<Instant>,
     retrying: bool,
@@ -118,6 +121,7 @@ pub fn spawn(
     let ended = CancellationToken::new();
     let feed = Feed::start(
         store.manifest(),
+        store.samples_stored(),
         store.faults(),
         clock.clone(),
         live,
@@ -132,6 +136,7 @@ pub fn spawn(
         status,
         sessions: HashMap::new(),
         probing: HashMap::new(),
+        starts: Starts::default(),
         intake: Intake::default(),
         commit_at: None,
         retrying: false,

@@ -56,6 +56,8 @@ pub struct RunStore {
     live_parts: usize,
     small_samples: Small,
     small_hosts: Small,
+    /// Its files are to be listed anew, once they rest.
+    is_unlisted: bool,
 }
 
 impl RunStore {
@@ -258,6 +260,7 @@ impl RunStore {
             self.host_ranges.clear();
         }
         self.settle(StreamKind::Host);
+        self.list_again();
         if self.manifest_changed {
             self.write_manifest()?;
         }
@@ -303,6 +306,7 @@ impl RunStore {
 
     fn write_losses(&mut self) -> Result<(), StoreError> {
         if self.losses_changed {
+            self.unlist()?;
             let path = self.folder.join("losses.parquet");
             let frame =
                 frame::losses_frame(&self.losses).map_err(StoreError::parquet("write", &path))?;

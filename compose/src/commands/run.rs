@@ -366,10 +366,21 @@ async fn measure(
         None => "the planned end".to_owned(),
         Some(problem) => problem.what.clone(),
     };
+    let folder = PathBuf::from(&started.folder);
     // A longer run has more to be merged.
     let lasted = clock.raw_ns().saturating_sub(origin_ns);
     let close_within =
         drain + CLOSE_WITHIN + Duration::from_nanos(u64::try_from(lasted).unwrap_or(0));
+    // Before the close, which lists the run's files.
+    match kept.write(&folder) {
+        Ok(0) => {}
+        Ok(rows) => output::say(&format!(
+            "warning: {rows} changes of proxies' views were too many for proxy_view.parquet"
+        )),
+        Err(error) => output::say(&format!(
+            "warning: what proxies believed was not kept: {error}"
+        )),
+    }
     let stopping =
         tokio::time::timeout(close_within, control.stop(&started.run_id, &reason, drain));
     let stopped = tokio::select! {
@@ -380,18 +391,8 @@ async fn measure(
             )))
         }),
         signal = signals.next() => return Err(interrupted(signal, "while the run was being closed")
-            .hint(format!("what was measured is in {} and in the agent's spool", started.folder))),
+            .hint(format!("what was measured is in {} and in the agent's spool", folder.display()))),
     };
-    let folder = PathBuf::from(started.folder);
-    match kept.write(&folder) {
-        Ok(0) => {}
-        Ok(rows) => output::say(&format!(
-            "warning: {rows} changes of proxies' views were too many for proxy_view.parquet"
-        )),
-        Err(error) => output::say(&format!(
-            "warning: what proxies believed was not kept: {error}"
-        )),
-    }
     match stopped {
         Ok(stopped) => {
             for missing in &stopped.missing {
