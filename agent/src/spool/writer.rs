@@ -47,7 +47,7 @@ const SEAL_AFTER_NS: i64 = 1_000_000_000;
 /// And so long where this many records of a stream wait with it: a frame's own bytes
 /// then weigh little, and those who look at a run see it sooner.
 const SEAL_SOON_NS: i64 = 500_000_000;
-const SEAL_SOON_RECORDS: usize = 120;
+const SEAL_SOON_RECORDS: usize = 256;
 /// Long ago: what is due since then is due now.
 const AT_ONCE: i64 = i64::MIN / 2;
 const SEAL_RECORDS: usize = 4_096;
