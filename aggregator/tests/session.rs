@@ -488,6 +488,13 @@ async fn a_newer_session_of_the_same_agent_closes_the_older() {
     let (_second, _) = Peer::connect(server.address, hello("a", Incarnation::generate())).await;
     let status = first.ended().await.expect("a status");
     assert_eq!(status.code(), Code::Aborted);
+    // A connection that the very same start had given up may be heard late: that is
+    // no other agent, and is not called one.
+    let start = Incarnation::generate();
+    let (mut earlier, _) = Peer::connect(server.address, hello("b", start)).await;
+    let (_later, _) = Peer::connect(server.address, hello("b", start)).await;
+    let status = earlier.ended().await.expect("a status");
+    assert_eq!(status.code(), Code::Unavailable);
     let agents = control(server.address)
         .await
         .list_agents(wire::ListAgentsRequest {})

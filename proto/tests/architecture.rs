@@ -57,6 +57,7 @@ fn pure_modules_are_pure() {
         "agent/src/outcome.rs",
         "agent/src/outcome",
         "agent/src/probe/canary.rs",
+        "agent/src/names/message.rs",
         "agent/src/inspection/parse.rs",
         "agent/src/inspection/when.rs",
         "agent/src/backoff.rs",
