@@ -20,6 +20,9 @@ use gapscope_proto::sample::{Cause, Phase, Sample, Style};
 use rand::{Rng, SeedableRng};
 use support::{Aggregator, Manners, Server, Ticket, group, now_ns, plan};
 
+/// What the agents say, one after the other.
+const LOG: &str = "agents.log";
+
 struct Agent(Child);
 
 impl Drop for Agent {
@@ -30,16 +33,25 @@ impl Drop for Agent {
 }
 
 fn start(url: &str, data: &Path, server: &Server) -> Agent {
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(data.join(LOG))
+        .expect("a log");
     let child = Command::new(env!("CARGO_BIN_EXE_gapscope-agent"))
         .args(["run", "--agent-id", "agent-1", "--aggregator", url])
-        .args(["--target", &format!("db=probe@{}", server.address)])
+        .args([
+            "--target",
+            &format!("db={}@{}", server.user, server.address),
+        ])
         // So that every statement is a probe.
         .args(["--identity", "@@hostname", "--no-inspect"])
         .arg("--data")
         .arg(data)
         .arg("--die-with-parent")
+        .env("NO_COLOR", "1")
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(log)
         .spawn()
         .expect("the program starts");
     Agent(child)
@@ -90,6 +102,7 @@ struct Life {
     /// Just before it was killed, or asked to end.
     until_ns: i64,
     gone_ns: i64,
+    since_ns: i64,
     connections: std::ops::RangeInclusive<u32>,
 }
 
@@ -152,20 +165,51 @@ fn missing(
             }
             Some(cause) => panic!("answer {number} became a sample of {cause}"),
             None => {
-                assert!(
-                    life.killed,
-                    "answer {number} of life {at} is lost, and nobody was killed: {ticket:?}, \
-                     the agent was asked to end at {} and was gone at {}; samples of its \
-                     connection: {:#?}",
-                    life.until_ns,
-                    life.gone_ns,
-                    samples
-                        .iter()
-                        .filter(|s| s.handshake_id == Some(ticket.connection))
-                        .rev()
-                        .take(3)
-                        .collect::<Vec<_>>(),
-                );
+                if !life.killed {
+                    let near = (1..)
+                        .zip(tickets)
+                        .filter(|(_, ticket)| life.connections.contains(&ticket.connection));
+                    for (number, ticket) in near {
+                        println!(
+                            "answer {number}: {:?}, {} ns before the end, {}",
+                            ticket,
+                            life.until_ns - ticket.given_ns,
+                            if stored.contains(&number) {
+                                "stored"
+                            } else {
+                                "not stored"
+                            },
+                        );
+                    }
+                    for (at, life) in lives.iter().enumerate().skip(at.saturating_sub(1)).take(3) {
+                        println!(
+                            "life {at}: killed {}, from {} to {}, gone {}, {:?}",
+                            life.killed,
+                            life.since_ns,
+                            life.until_ns,
+                            life.gone_ns,
+                            life.connections,
+                        );
+                    }
+                    let of_life = samples.iter().filter(|sample| {
+                        sample.finished.ns() > life.since_ns && sample.started.ns() < life.gone_ns
+                    });
+                    for sample in of_life {
+                        println!(
+                            "sample {} {} slot {} {}..{}: {:?} {:?} over {:?}, answer {:?}",
+                            sample.style,
+                            sample.client,
+                            sample.slot,
+                            sample.started.ns() - life.since_ns,
+                            sample.finished.ns() - life.since_ns,
+                            sample.outcome,
+                            sample.cause,
+                            sample.handshake_id,
+                            sample.connection_id,
+                        );
+                    }
+                    panic!("answer {number} of life {at} is lost, and nobody was killed");
+                }
                 // Samples are written in the order in which they were measured.
                 assert!(
                     last_stored
@@ -213,6 +257,7 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
             .min(kills - killed_so_far);
         for life in 0..=of_this_run {
             let before = server.connections.load(Ordering::SeqCst);
+            let since_ns = now_ns();
             let mut agent = start(&aggregator.url, data.path(), &server);
             until_answers(&server, random.random_range(1..150)).await;
             let killed = life < of_this_run;
@@ -234,6 +279,7 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
                 killed,
                 until_ns,
                 gone_ns: now_ns(),
+                since_ns,
                 connections: before + 1..=server.connections.load(Ordering::SeqCst),
             });
         }
@@ -256,6 +302,14 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
         .output()
         .expect("the program starts");
     assert!(verify.status.success(), "{verify:?}");
+
+    // Nothing went wrong that the figures would not show.
+    let said = std::fs::read_to_string(data.path().join(LOG)).expect("a log");
+    let wrong: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains("ERROR") || line.contains("panicked"))
+        .collect();
+    assert_eq!(wrong, [""; 0]);
 
     let arrived = arrived.lock().expect("ok");
     assert_eq!(arrived.losses, []);
@@ -347,6 +401,10 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
         most = most.max(numbers.len());
         oldest_ns = oldest_ns.max(age_ns);
     }
+    println!(
+        "turned away: {:?}",
+        server.strangers.lock().expect("not poisoned")
+    );
     let in_hand: usize = missing.in_hand.values().map(Vec::len).sum();
     println!(
         "{} kills, {terminated} ends in good order: {} answers given, {} stored, 0 doubled, \

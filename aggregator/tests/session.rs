@@ -488,6 +488,13 @@ async fn a_newer_session_of_the_same_agent_closes_the_older() {
     let (_second, _) = Peer::connect(server.address, hello("a", Incarnation::generate())).await;
     let status = first.ended().await.expect("a status");
     assert_eq!(status.code(), Code::Aborted);
+    // A connection that the very same start had given up may be heard late: that is
+    // no other agent, and is not called one.
+    let start = Incarnation::generate();
+    let (mut earlier, _) = Peer::connect(server.address, hello("b", start)).await;
+    let (_later, _) = Peer::connect(server.address, hello("b", start)).await;
+    let status = earlier.ended().await.expect("a status");
+    assert_eq!(status.code(), Code::Unavailable);
     let agents = control(server.address)
         .await
         .list_agents(wire::ListAgentsRequest {})
@@ -500,6 +507,52 @@ async fn a_newer_session_of_the_same_agent_closes_the_older() {
         agents[0].connected,
         "the end of the first does not touch the second"
     );
+    server.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_was_away_at_the_stop_is_told_when_it_is_back() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = server(data.path(), Disk::default()).await;
+    let incarnation = Incarnation::generate();
+    let plan = plan("t", 3_600_000_000_000);
+    let run = plan.run_id;
+    let (mut peer, _) = Peer::connect(server.address, hello("a", incarnation)).await;
+    let (samples, host) = start(server.address, &mut peer, &plan, incarnation).await;
+    drop(peer);
+    let address = server.address;
+    let stopping = tokio::spawn(async move {
+        let stopped = control(address)
+            .await
+            .stop_run(wire::StopRunRequest {
+                run_id: run.to_string(),
+                drain_ms: 30_000,
+                ..wire::StopRunRequest::default()
+            })
+            .await;
+        stopped.expect("stops").into_inner()
+    });
+    // Back in the midst of the drain, or just before it: then it is told at once.
+    let back = wire::Hello {
+        running: vec![run.to_string()],
+        ..hello("a", incarnation)
+    };
+    let (mut peer, _) = Peer::connect(server.address, back).await;
+    let told = peer
+        .hear(|kind| match kind {
+            Hear::StopRun(stop) => Some(stop.run_id),
+            _ => None,
+        })
+        .await;
+    assert_eq!(told, run.to_string());
+    peer.say_frame(&frame(samples, 1..=7)).await;
+    peer.say_frame(&host_frame(host, 2, vec![ended(7)])).await;
+    peer.acked(host, 2).await;
+    let closed = tokio::time::timeout(LIMIT, stopping).await;
+    let closed = closed.expect("closes").expect("no panic");
+    assert_eq!(closed.missing, [""; 0]);
+    assert_eq!(closed.accounts[0].stored, 7);
+    holds(data.path(), run, 7);
     server.shut_down().await;
 }
 

@@ -115,9 +115,9 @@ impl Bench {
 
     fn start_agent(&mut self) {
         let config = format!(
-            "[[target]]\nname = \"db\"\naddress = \"{}\"\nuser = \"probe\"\nidentity = \"'x'\"\n\
+            "[[target]]\nname = \"db\"\naddress = \"{}\"\nuser = \"{}\"\nidentity = \"'x'\"\n\
              inspect = false\n", // The server counts what it answers: probes alone.
-            self.server.address
+            self.server.address, self.server.user
         );
         let file = self.folder.path().join("agent.toml");
         std::fs::write(&file, config).expect("writes");

@@ -3,8 +3,8 @@
 //!
 //! Records are numbered by one thread, the [`writer`], which owns the folder. At
 //! each wake-up it writes all it has been given as small frames into an open
-//! tail file, with one write, before anything else. Once a second, or after
-//! enough records, it seals: the same records as few large frames into a segment
+//! tail file, with one write, before anything else. Once a second, twice where much
+//! waits, or after enough records, it seals: the same records as few large frames into a segment
 //! file; then a new tail begins, and the old one is removed when the segment is
 //! synced. A crash between leaves both, and seq numbers tell ([`recover`]).
 //!

@@ -42,7 +42,12 @@ use super::sync::Syncer;
 use super::vfs::VfsFile;
 use super::{Command, Report, Spool, SpoolError};
 
+/// What was written first waits at most so long to be sealed, and sent.
 const SEAL_AFTER_NS: i64 = 1_000_000_000;
+/// And so long where this many records of a stream wait with it: a frame's own bytes
+/// then weigh little, and those who look at a run see it sooner.
+const SEAL_SOON_NS: i64 = 500_000_000;
+const SEAL_SOON_RECORDS: usize = 256;
 /// Long ago: what is due since then is due now.
 const AT_ONCE: i64 = i64::MIN / 2;
 const SEAL_RECORDS: usize = 4_096;
@@ -315,7 +320,7 @@ impl Writer {
         let now = self.clock.raw_ns();
         let mut next = now + 3_600_000_000_000;
         if let Some(since) = self.unsealed_since_ns {
-            next = next.min(since.saturating_add(SEAL_AFTER_NS));
+            next = next.min(since.saturating_add(self.seal_after_ns()));
             if let SyncPolicy::Interval(every_ns) = self.settings.sync {
                 next = next.min((self.last_sync_ns.saturating_add(every_ns)).max(now));
             }

@@ -60,6 +60,11 @@ pub(crate) struct Server {
     /// Where asked for, each answer: its number is given as the connection id, so
     /// it can be found again.
     pub(crate) tickets: Option<Tickets>,
+    /// Who is answered, where answers are counted: a port that was free may be one that
+    /// another test's agent still tries to reach, and what that is told is not ours.
+    pub(crate) user: String,
+    /// Who else came, by name.
+    pub(crate) strangers: Arc<Mutex<Vec<String>>>,
 }
 
 /// An answer, as the server that gave it knows it. Its number is its place, from 1.
@@ -105,12 +110,20 @@ impl Server {
         let answers = Arc::new(AtomicU32::new(0));
         let (b, c, a) = (behaviour.clone(), connections.clone(), answers.clone());
         let t = tickets.clone();
+        let user = match &tickets {
+            Some(_) => format!("probe-{:08x}", rand::random::<u32>()),
+            None => "probe".to_owned(),
+        };
+        let only = tickets.is_some().then(|| user.clone());
+        let strangers = Arc::new(Mutex::new(Vec::new()));
+        let s = strangers.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let id = c.fetch_add(1, Ordering::SeqCst) + 1;
                 let (b, a, t) = (b.clone(), a.clone(), t.clone());
+                let (only, s) = (only.clone(), s.clone());
                 std::thread::spawn(move || {
-                    let _ = serve(stream, id, &b, &a, t.as_ref());
+                    let _ = serve(stream, id, &b, &a, t.as_ref(), only.map(|only| (only, s)));
                 });
             }
         });
@@ -120,6 +133,8 @@ impl Server {
             connections,
             answers,
             tickets,
+            user,
+            strangers,
         }
     }
 
@@ -177,6 +192,7 @@ fn serve(
     behaviour: &Mutex<Behaviour>,
     answers: &AtomicU32,
     tickets: Option<&Tickets>,
+    only: Option<(String, Arc<Mutex<Vec<String>>>)>,
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let now = || *behaviour.lock().expect("not poisoned");
@@ -210,7 +226,18 @@ fn serve(
     greeting.extend_from_slice(&[0; 10]);
     greeting.extend_from_slice(b"123456789012\0mysql_native_password\0");
     stream.write_all(&packet(0, &greeting))?;
-    read_packet(&mut stream)?;
+    let login = read_packet(&mut stream)?;
+    if let Some((user, strangers)) = only {
+        // Behind capabilities, longest packet, character set and 23 zeros.
+        let name = login.get(32..).unwrap_or_default();
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).into_owned();
+        if name != user {
+            strangers.lock().expect("not poisoned").push(name);
+            stream.write_all(&error(2, 1045, "Access denied: not of this test"))?;
+            return Ok(());
+        }
+    }
     if now() == Behaviour::ErrorAtLogin {
         stream.write_all(&error(2, 1045, "Access denied for user 'probe'"))?;
         return Ok(());

@@ -402,3 +402,24 @@ fn note_range(ranges: &mut Vec<Range>, stream: StreamKey, before: u64, after: u6
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_folder_that_is_out_of_reach_is_no_deleted_run() {
+        let data = tempfile::tempdir().expect("a folder");
+        let run = data.path().join("run");
+        // Not mounted just now: neither the run nor the lock is there.
+        assert!(!is_deleted(&run));
+        std::fs::write(data.path().join(".lock"), "").expect("written");
+        assert!(is_deleted(&run));
+        std::fs::create_dir(&run).expect("made");
+        assert!(!is_deleted(&run));
+        // A link to where nothing is: somebody's disk, not nothing.
+        std::fs::remove_dir(&run).expect("removed");
+        std::os::unix::fs::symlink("/nowhere", &run).expect("linked");
+        assert!(!is_deleted(&run));
+    }
+}

@@ -34,6 +34,9 @@ pub struct CountingServer {
     pub address: SocketAddr,
     answers: Answers,
     connections: Arc<AtomicU32>,
+    /// Who is answered: a port that was free may be one that another test's agent still
+    /// tries to reach, and what that is told is not ours.
+    pub user: String,
 }
 
 type Answers = Arc<Mutex<Vec<Answer>>>;
@@ -51,13 +54,15 @@ impl CountingServer {
         let answers = Answers::default();
         let connections = Arc::new(AtomicU32::new(0));
         let (count, numbers) = (answers.clone(), connections.clone());
+        let user = format!("probe-{:08x}", rand::random::<u32>());
+        let only = user.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let count = count.clone();
+                let (count, only) = (count.clone(), only.clone());
                 let connection = numbers.fetch_add(1, Ordering::SeqCst) + 1;
                 std::thread::spawn(move || {
                     // The client went away.
-                    let _ = serve(stream, connection, &count);
+                    let _ = serve(stream, connection, &count, &only);
                 });
             }
         });
@@ -65,6 +70,7 @@ impl CountingServer {
             address,
             answers,
             connections,
+            user,
         }
     }
 
@@ -106,7 +112,12 @@ fn read_packet(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(body)
 }
 
-fn serve(mut stream: TcpStream, connection: u32, answers: &Answers) -> std::io::Result<()> {
+fn serve(
+    mut stream: TcpStream,
+    connection: u32,
+    answers: &Answers,
+    only: &str,
+) -> std::io::Result<()> {
     const EOF: [u8; 5] = [0xfe, 0, 0, 2, 0];
     stream.set_nodelay(true)?;
     // Protocol 10, 4.1, secure connection, plugin auth, transactions.
@@ -121,7 +132,12 @@ fn serve(mut stream: TcpStream, connection: u32, answers: &Answers) -> std::io::
     greeting.extend_from_slice(&[0; 10]);
     greeting.extend_from_slice(b"123456789012\0mysql_native_password\0");
     stream.write_all(&packet(0, &greeting))?;
-    read_packet(&mut stream)?;
+    let login = read_packet(&mut stream)?;
+    // Behind capabilities, longest packet, character set and 23 zeros.
+    let name = login.get(32..).unwrap_or_default();
+    if name.split(|byte| *byte == 0).next() != Some(only.as_bytes()) {
+        return Ok(());
+    }
     stream.write_all(&packet(2, &[0, 0, 0, 2, 0, 0, 0]))?;
     loop {
         let command = read_packet(&mut stream)?;
