@@ -15,6 +15,7 @@
 //! appears under its name only when it is whole and synced ([`disk`]), and
 //! carries its own checksum ([`checksum`]).
 
+pub mod blocks;
 pub(crate) mod buffer;
 pub mod checksum;
 pub mod disk;
