@@ -75,6 +75,8 @@ def by_loop():
     return windows, figures, time.perf_counter() - begun
 
 
+# It would stand on stdout, before the answer, as soon as a question takes long.
+duckdb.sql("set enable_progress_bar = false")
 begun = time.perf_counter()
 if way == "duckdb":
     duckdb.sql("set memory_limit = '12GB'")
