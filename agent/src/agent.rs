@@ -3,7 +3,8 @@
 //!
 //! Runs are kept in the spool's folder with their origin, so that an agent that
 //! is started again on the same clock goes on counting the same slots, as a new
-//! incarnation, until the planned end.
+//! incarnation, until the planned end. Of a run that is over when the agent is back
+//! it says that nothing more will come.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use gapscope_proto::clock::{Clock, ClockKey};
+use gapscope_proto::host::{ProbingEnded, ProbingStarted};
 use gapscope_proto::ids::RunId;
 use gapscope_proto::plan::RunPlan;
 use gapscope_proto::tls::reload::keep;
@@ -215,13 +217,10 @@ impl Agent {
     async fn resume(&mut self) {
         let key = self.tools.clock.key();
         let now_ns = self.tools.clock.raw_ns();
-        let unfinished: Vec<_> = self
-            .known
-            .iter()
-            .filter(|known| !known.ended && known.clock == key && known.planned_end_ns > now_ns)
-            .cloned()
-            .collect();
-        for known in unfinished {
+        let unfinished = self.known.iter().filter(|known| !known.ended).cloned();
+        let (to_go_on, over): (Vec<_>, Vec<_>) =
+            unfinished.partition(|known| known.clock == key && known.planned_end_ns > now_ns);
+        for known in to_go_on {
             if let Err(refusal) = run::admit(
                 &known.plan,
                 &self.tools.endpoints,
@@ -231,9 +230,55 @@ impl Agent {
                 continue;
             }
             tracing::info!(run = %known.plan.run_id, "resumed");
-            let begin_ns = now_ns + run::lead_ns(&known.plan, &self.tools.endpoints);
-            self.launch(&known, begin_ns.max(known.origin_ns));
+            self.prepare(&known.plan).await;
+            let ready_ns =
+                self.tools.clock.raw_ns() + run::lead_ns(&known.plan, &self.tools.endpoints);
+            self.launch(&known, ready_ns.max(known.origin_ns));
         }
+        self.conclude(&over).await;
+    }
+
+    /// Numbers for the samples of a run, reserved before there are any.
+    async fn prepare(&self, plan: &RunPlan) {
+        let samples = run::first_samples(plan);
+        self.tools.spool.prepare(plan.run_id, samples).await;
+    }
+
+    /// An earlier start of this agent probed for these runs and did not come to
+    /// their ends, which are past. What it measured is in this spool or delivered,
+    /// and nothing will be added: this start says so, as one of each run that had
+    /// nothing left to do.
+    async fn conclude(&mut self, runs: &[KnownRun]) {
+        if runs.is_empty() {
+            return;
+        }
+        for known in runs {
+            let run = known.plan.run_id;
+            tracing::info!(%run, "it was left unfinished by an earlier start, and is over");
+            // By the clock of that start, of which this one may know nothing.
+            let end_ns = known.planned_end_ns;
+            let started = ProbingStarted {
+                origin_ns: end_ns,
+                planned_end_ns: end_ns,
+                clock: known.clock.clone(),
+            };
+            self.tools.spool.begin(run, started).await;
+            let ended = ProbingEnded {
+                end_ns,
+                reason: "left unfinished by an earlier start".to_owned(),
+                due: 0,
+                sampled: 0,
+                waited: 0,
+                overslept: 0,
+            };
+            self.tools.spool.end(run, ended).await;
+        }
+        self.tools.spool.flush().await;
+        for known in &mut self.known {
+            let run = known.plan.run_id;
+            known.ended |= runs.iter().any(|over| over.plan.run_id == run);
+        }
+        self.save_runs().await;
     }
 
     async fn order(&mut self, order: Order) {
@@ -289,6 +334,7 @@ impl Agent {
             ended: false,
             plan,
         };
+        self.prepare(&known.plan).await;
         // Noted down before the first probe: an agent that is killed and does not
         // know the run any more would count its slots anew, from another origin.
         // Where the disk is slow the origin is put off, so that no slot is missed.

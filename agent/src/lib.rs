@@ -16,6 +16,7 @@ pub mod guard;
 pub mod host;
 mod inspect;
 pub mod inspection;
+pub mod names;
 pub mod null_server;
 pub mod outcome;
 mod output;

@@ -7,6 +7,7 @@
 //! What it cannot do: read a password for an encrypted key; check revocation.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use mysql_async::{ClientIdentity, SslOpts};
@@ -97,6 +98,8 @@ pub struct Reach {
     pub tls: TargetTls,
     /// A held client looks the name up before each probe and goes where it points.
     pub follow_dns: bool,
+    /// Who is asked for its name; none: the host's resolver.
+    pub name_server: Option<SocketAddr>,
     /// No more sockets than this at a time, abandoned ones included.
     pub max_sockets: u32,
     /// Whether the circuit breaker may pause probing.
@@ -110,6 +113,7 @@ impl Default for Reach {
         Self {
             tls: TargetTls::default(),
             follow_dns: false,
+            name_server: None,
             max_sockets: DEFAULT_MAX_SOCKETS,
             breaker: true,
             inspect: true,

@@ -153,6 +153,18 @@ pub fn lead_ns(plan: &RunPlan, endpoints: &BTreeMap<TargetName, Arc<Endpoint>>) 
     (LEAD_NS + longest).min(MOST_LEAD_NS)
 }
 
+/// Samples that a plan's first four seconds bring: numbers for so many are reserved
+/// before they begin, as the spool does it later.
+pub fn first_samples(plan: &RunPlan) -> u64 {
+    let in_four_s = |group: &ClientGroup| {
+        u64::from(group.clients).saturating_mul(4_000_000_000 / group.interval_ns.max(1))
+    };
+    plan.groups
+        .iter()
+        .map(in_four_s)
+        .fold(0, u64::saturating_add)
+}
+
 /// Between two connections made ahead: half of what the guard allows.
 fn spacing_ns(endpoint: &Endpoint) -> i64 {
     2_000_000_000 / i64::from(endpoint.target.max_connects_per_second.max(1))

@@ -30,7 +30,10 @@ impl Drop for Agent {
 fn start(url: &str, data: &Path, server: &Server) -> Agent {
     let child = Command::new(env!("CARGO_BIN_EXE_gapscope-agent"))
         .args(["run", "--agent-id", "agent-1", "--aggregator", url])
-        .args(["--target", &format!("db=probe@{}", server.address)])
+        .args([
+            "--target",
+            &format!("db={}@{}", server.user, server.address),
+        ])
         // So that every statement is a probe.
         .args([
             "--identity",

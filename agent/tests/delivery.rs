@@ -7,12 +7,12 @@ mod support;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gapscope_agent::config::{Config, Secret, Target};
-use gapscope_proto::clock::SystemClock;
-use gapscope_proto::host::{HostRecord, ProbingEnded};
+use gapscope_proto::clock::{Clock, ClockKey, SystemClock};
+use gapscope_proto::host::{Anchor, HostRecord, ProbingEnded};
 use gapscope_proto::ids::RunId;
 use gapscope_proto::plan::ClientKind;
 use gapscope_proto::sample::{Canary, Cause, Outcome, Style};
@@ -88,6 +88,74 @@ fn small_plan(duration_ms: u64) -> gapscope_proto::plan::RunPlan {
             group("db", Style::New, ClientKind::Bare, 0, 1, 50),
         ],
     )
+}
+
+/// Clocks of which the wall clock jumps by a year at each look, to and fro.
+struct Stepping(SystemClock, AtomicBool);
+
+impl Clock for Stepping {
+    fn raw_ns(&self) -> i64 {
+        self.0.raw_ns()
+    }
+    fn anchor(&self) -> Anchor {
+        const YEAR_NS: i64 = 365 * 86_400 * 1_000_000_000;
+        let mut anchor = self.0.anchor();
+        let ahead = self.1.fetch_xor(true, Ordering::SeqCst);
+        anchor.realtime_ns += if ahead { YEAR_NS } else { -YEAR_NS };
+        anchor
+    }
+    fn key(&self) -> ClockKey {
+        self.0.key()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wall_clock_that_is_stepped_loses_and_doubles_nothing() {
+    let server = Server::start(Behaviour::Answers);
+    let data = tempfile::tempdir().expect("a folder");
+    let plan = small_plan(2_500);
+    let run = plan.run_id;
+    let manners = Manners {
+        plan: Some(plan),
+        frames_a_session: Some(2),
+        ..Manners::default()
+    };
+    let mut aggregator = Aggregator::start(manners).await;
+    let config = config(&aggregator.url, data.path(), &server);
+    let shutdown = CancellationToken::new();
+    let clock = Arc::new(Stepping(SystemClock::new(), AtomicBool::default()));
+    let agent = tokio::spawn({
+        let (shutdown, clock) = (shutdown.clone(), clock.clone());
+        async move { gapscope_agent::agent::run(&config, clock, shutdown).await }
+    });
+    aggregator
+        .until("the end of the run", |a| a.has_ended(run))
+        .await;
+    let ended = books(&aggregator.arrived.lock().expect("ok"), run);
+    aggregator
+        .until("the last sample", |a| {
+            a.samples.values().map(Vec::len).sum::<usize>() as u64 >= ended.sampled
+        })
+        .await;
+    shutdown.cancel();
+    agent.await.expect("no panic").expect("it ran");
+    let arrived = aggregator.stop();
+    let arrived = arrived.lock().expect("ok");
+    assert_eq!(check_order(&arrived), ended.sampled);
+    assert_eq!(arrived.losses, []);
+    assert_eq!(ended.due, ended.sampled + ended.waited + ended.overslept);
+    // The steps were seen, and are in the data for whoever tells the time of day.
+    let walls: Vec<i64> = arrived
+        .host
+        .values()
+        .flatten()
+        .filter_map(|record| match record {
+            HostRecord::Anchor(anchor) => Some(anchor.realtime_ns),
+            _ => None,
+        })
+        .collect();
+    assert!(walls.windows(2).any(|pair| pair[1] < pair[0]), "{walls:?}");
+    assert!(walls.len() >= 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

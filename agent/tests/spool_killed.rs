@@ -16,9 +16,12 @@ use std::time::Duration;
 
 use gapscope_proto::host::HostRecord;
 use gapscope_proto::plan::ClientKind;
-use gapscope_proto::sample::{Cause, Style};
+use gapscope_proto::sample::{Cause, Phase, Sample, Style};
 use rand::{Rng, SeedableRng};
-use support::{Aggregator, Manners, Server, group, plan};
+use support::{Aggregator, Manners, Server, Ticket, group, now_ns, plan};
+
+/// What the agents say, one after the other.
+const LOG: &str = "agents.log";
 
 struct Agent(Child);
 
@@ -30,16 +33,25 @@ impl Drop for Agent {
 }
 
 fn start(url: &str, data: &Path, server: &Server) -> Agent {
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(data.join(LOG))
+        .expect("a log");
     let child = Command::new(env!("CARGO_BIN_EXE_gapscope-agent"))
         .args(["run", "--agent-id", "agent-1", "--aggregator", url])
-        .args(["--target", &format!("db=probe@{}", server.address)])
+        .args([
+            "--target",
+            &format!("db={}@{}", server.user, server.address),
+        ])
         // So that every statement is a probe.
         .args(["--identity", "@@hostname", "--no-inspect"])
         .arg("--data")
         .arg(data)
         .arg("--die-with-parent")
+        .env("NO_COLOR", "1")
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(log)
         .spawn()
         .expect("the program starts");
     Agent(child)
@@ -87,7 +99,129 @@ async fn until_delivered(folder: &Path) {
 /// How a life ended, and with which connections.
 struct Life {
     killed: bool,
+    /// Just before it was killed, or asked to end.
+    until_ns: i64,
+    gone_ns: i64,
+    since_ns: i64,
     connections: std::ops::RangeInclusive<u32>,
+}
+
+/// Answers that are not stored as such, each with its reason.
+#[derive(Default)]
+struct Missing {
+    /// In the agent's hands when it was killed: of each life, the answers' numbers.
+    in_hand: BTreeMap<usize, Vec<u64>>,
+    /// Their probes had timed out: the sample says so.
+    timed_out: usize,
+    /// They came after the agent had been asked to end, too late for its grace: the
+    /// sample says so.
+    cut: usize,
+}
+
+/// Finds the reason of each answer that is not `stored`.
+fn missing(
+    tickets: &[Ticket],
+    stored: &BTreeSet<u64>,
+    samples: &[Sample],
+    lives: &[Life],
+) -> Missing {
+    // Samples of probes that were sent and not answered, by their connection.
+    let mut given_up: BTreeMap<u32, Vec<Cause>> = BTreeMap::new();
+    let unanswered = samples.iter().filter(|s| s.connection_id.is_none());
+    for sample in unanswered.filter(|sample| sample.phase == Phase::Query) {
+        let (Some(connection), Some(cause)) = (sample.handshake_id, sample.cause) else {
+            continue;
+        };
+        given_up.entry(connection).or_default().push(cause);
+    }
+    let mut last_stored = BTreeMap::new();
+    for (number, ticket) in (1..).zip(tickets) {
+        if stored.contains(&number) {
+            last_stored.insert(ticket.connection, number);
+        }
+    }
+    let mut found = Missing::default();
+    for (number, ticket) in (1..).zip(tickets) {
+        if stored.contains(&number) {
+            continue;
+        }
+        let at = lives
+            .iter()
+            .position(|life| life.connections.contains(&ticket.connection))
+            .expect("of some life");
+        let life = &lives[at];
+        let said = given_up.get_mut(&ticket.connection).and_then(Vec::pop);
+        match said {
+            Some(Cause::QueryTimeout) => found.timed_out += 1,
+            Some(Cause::RunEnded) => {
+                assert!(!life.killed, "nobody ended the run of answer {number}");
+                // What was there when the agent was asked to end is kept.
+                assert!(
+                    ticket.sent_ns.is_none_or(|sent| sent > life.until_ns),
+                    "answer {number} had come {} ns before the end, and was given up",
+                    life.until_ns - ticket.sent_ns.unwrap_or(0)
+                );
+                found.cut += 1;
+            }
+            Some(cause) => panic!("answer {number} became a sample of {cause}"),
+            None => {
+                if !life.killed {
+                    let near = (1..)
+                        .zip(tickets)
+                        .filter(|(_, ticket)| life.connections.contains(&ticket.connection));
+                    for (number, ticket) in near {
+                        println!(
+                            "answer {number}: {:?}, {} ns before the end, {}",
+                            ticket,
+                            life.until_ns - ticket.given_ns,
+                            if stored.contains(&number) {
+                                "stored"
+                            } else {
+                                "not stored"
+                            },
+                        );
+                    }
+                    for (at, life) in lives.iter().enumerate().skip(at.saturating_sub(1)).take(3) {
+                        println!(
+                            "life {at}: killed {}, from {} to {}, gone {}, {:?}",
+                            life.killed,
+                            life.since_ns,
+                            life.until_ns,
+                            life.gone_ns,
+                            life.connections,
+                        );
+                    }
+                    let of_life = samples.iter().filter(|sample| {
+                        sample.finished.ns() > life.since_ns && sample.started.ns() < life.gone_ns
+                    });
+                    for sample in of_life {
+                        println!(
+                            "sample {} {} slot {} {}..{}: {:?} {:?} over {:?}, answer {:?}",
+                            sample.style,
+                            sample.client,
+                            sample.slot,
+                            sample.started.ns() - life.since_ns,
+                            sample.finished.ns() - life.since_ns,
+                            sample.outcome,
+                            sample.cause,
+                            sample.handshake_id,
+                            sample.connection_id,
+                        );
+                    }
+                    panic!("answer {number} of life {at} is lost, and nobody was killed");
+                }
+                // Samples are written in the order in which they were measured.
+                assert!(
+                    last_stored
+                        .get(&ticket.connection)
+                        .is_none_or(|last| *last < number),
+                    "answer {number} is missing in the midst"
+                );
+                found.in_hand.entry(at).or_default().push(number);
+            }
+        }
+    }
+    found
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,18 +252,24 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
             ..Manners::default()
         };
         let mut aggregator = Aggregator::start_with(manners, arrived).await;
-        let of_this_run = random.random_range(1..=8).min(kills - killed_so_far);
+        let of_this_run = random
+            .random_range(1..=number("GAPSCOPE_IN_A_ROW", 8))
+            .min(kills - killed_so_far);
         for life in 0..=of_this_run {
             let before = server.connections.load(Ordering::SeqCst);
+            let since_ns = now_ns();
             let mut agent = start(&aggregator.url, data.path(), &server);
             until_answers(&server, random.random_range(1..150)).await;
             let killed = life < of_this_run;
+            let until_ns;
             if killed {
                 let wait = random.random_range(0..3_000);
                 tokio::time::sleep(Duration::from_micros(wait)).await;
+                until_ns = now_ns();
                 agent.0.kill().expect("killed");
             } else {
                 let id = rustix::process::Pid::from_child(&agent.0);
+                until_ns = now_ns();
                 rustix::process::kill_process(id, rustix::process::Signal::TERM)
                     .expect("asked to end");
             }
@@ -137,6 +277,9 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
             assert_eq!(status.success(), !killed, "{status}");
             lives.push(Life {
                 killed,
+                until_ns,
+                gone_ns: now_ns(),
+                since_ns,
                 connections: before + 1..=server.connections.load(Ordering::SeqCst),
             });
         }
@@ -160,6 +303,14 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
         .expect("the program starts");
     assert!(verify.status.success(), "{verify:?}");
 
+    // Nothing went wrong that the figures would not show.
+    let said = std::fs::read_to_string(data.path().join(LOG)).expect("a log");
+    let wrong: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains("ERROR") || line.contains("panicked"))
+        .collect();
+    assert_eq!(wrong, [""; 0]);
+
     let arrived = arrived.lock().expect("ok");
     assert_eq!(arrived.losses, []);
     let mut stored = BTreeSet::new();
@@ -180,51 +331,6 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
             }
         }
     }
-    let tickets = server.tickets.as_ref().expect("asked for");
-    let tickets = tickets.lock().expect("ok").clone();
-    let last_stored: BTreeMap<u32, u64> = tickets
-        .iter()
-        .filter(|(_, ticket)| stored.contains(ticket))
-        .copied()
-        .collect();
-    let (mut in_hand, mut by_life) = (0, BTreeMap::<usize, u32>::new());
-    let mut given_up = Vec::new();
-    for (connection, ticket) in &tickets {
-        if stored.contains(ticket) {
-            continue;
-        }
-        // In the agent's hands, or on the way to it, when it was killed.
-        let life = lives
-            .iter()
-            .position(|life| life.connections.contains(connection))
-            .expect("of some life");
-        if !lives[life].killed {
-            given_up.push(*ticket);
-            continue;
-        }
-        // Samples are written in the order in which they were measured.
-        assert!(
-            last_stored.get(connection).is_none_or(|last| last < ticket),
-            "answer {ticket} is missing in the midst"
-        );
-        in_hand += 1;
-        *by_life.entry(life).or_default() += 1;
-    }
-    // Where nobody was killed, a probe that was still waiting at the end was given up,
-    // and says so: its answer may have been on the way.
-    let samples = arrived.samples.values().flatten();
-    let cut = samples.filter(|(_, sample)| sample.cause == Some(Cause::RunEnded));
-    let cut = cut.count();
-    assert!(
-        given_up.len() <= cut,
-        "answers {given_up:?} are missing, nobody was killed, and only {cut} probes were given up"
-    );
-    // One a client, and more where the machine is too busy to write: then the agent's
-    // clients get on and its writer does not.
-    let many = by_life.values().filter(|n| **n > 10 * clients).count();
-    assert!(many as u64 <= 1 + kills / 50, "in hand: {by_life:?}");
-    let most = by_life.values().copied().max().unwrap_or(0);
-    assert!(stored.iter().all(|ticket| *ticket <= tickets.len() as u64));
     let books: Vec<_> = arrived
         .host
         .iter()
@@ -245,11 +351,71 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
             .sum();
         assert_eq!(sampled as u64, ended.sampled);
     }
+    let tickets = server.tickets.as_ref().expect("asked for");
+    let tickets = tickets.lock().expect("ok").clone();
+    assert!(stored.iter().all(|ticket| *ticket <= tickets.len() as u64));
+    let samples: Vec<Sample> = arrived
+        .samples
+        .values()
+        .flatten()
+        .map(|(_, sample)| sample.clone())
+        .collect();
+    let missing = missing(&tickets, &stored, &samples, &lives);
+    let (mut most, mut oldest_ns) = (0, 0);
+    for (life, numbers) in &missing.in_hand {
+        let Life {
+            until_ns,
+            connections,
+            ..
+        } = &lives[*life];
+        let given = (1..).zip(&tickets);
+        let of_life = given.filter(|(_, ticket)| connections.contains(&ticket.connection));
+        let of_life: Vec<u64> = of_life.map(|(number, _)| number).collect();
+        let kept: Vec<u64> = of_life
+            .iter()
+            .copied()
+            .filter(|number| stored.contains(number))
+            .collect();
+        // Only the newest: samples are written in the order in which they were
+        // measured, and a client that waits with one answer in its hands has no
+        // second one.
+        let newest = kept.last().copied().unwrap_or(0);
+        let passed_over = numbers.iter().filter(|number| **number < newest).count();
+        assert!(
+            passed_over <= clients,
+            "life {life}: {passed_over} answers are missing before the newest that is stored"
+        );
+        let age_ns = numbers
+            .iter()
+            .map(|number| until_ns - tickets[*number as usize - 1].given_ns)
+            .max()
+            .unwrap_or(0);
+        if numbers.len() > 2 * clients {
+            println!(
+                "life {life}: {} in hand, the oldest of {} us, {} stored before",
+                numbers.len(),
+                age_ns / 1_000,
+                kept.len(),
+            );
+        }
+        most = most.max(numbers.len());
+        oldest_ns = oldest_ns.max(age_ns);
+    }
+    println!(
+        "turned away: {:?}",
+        server.strangers.lock().expect("not poisoned")
+    );
+    let in_hand: usize = missing.in_hand.values().map(Vec::len).sum();
     println!(
         "{} kills, {terminated} ends in good order: {} answers given, {} stored, 0 doubled, \
-         {in_hand} in the agent's hands when it was killed ({most} at most), 0 lost",
+         0 lost; {in_hand} in the agent's hands at {} of the kills (at most {most}, the oldest \
+         given {:.1} ms before); {} timed out, {} came after the end",
         lives.len() - terminated,
         tickets.len(),
         stored.len(),
+        missing.in_hand.len(),
+        oldest_ns as f64 / 1e6,
+        missing.timed_out,
+        missing.cut,
     );
 }

@@ -42,6 +42,7 @@ fn manifest() -> Manifest {
         labels: BTreeMap::new(),
         agents: Vec::new(),
         caveats: Vec::new(),
+        files: None,
     }
 }
 

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use common::{plan, samples};
@@ -156,6 +157,25 @@ impl Program {
     }
 }
 
+fn now_ns() -> i64 {
+    SystemClock::new().raw_ns()
+}
+
+/// User and system time of a process, in s.
+fn processor_s(process: &str) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
+    // Behind the name, which may hold anything: the 12th and 13th of what follows.
+    let (_, rest) = stat.rsplit_once(')').expect("a name");
+    let ticks: Vec<f64> = rest
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse().expect("a number"))
+        .collect();
+    // Linux shows them in hundredths of a second.
+    ticks.iter().sum::<f64>() / 100.0
+}
+
 /// A session; whatever goes wrong ends it.
 struct Session {
     out: mpsc::Sender<wire::AgentMessage>,
@@ -207,6 +227,8 @@ struct Agent {
     incarnation: Incarnation,
     aggregator: watch::Receiver<SocketAddr>,
     access: Arc<Access>,
+    /// When the last one was connected, and when it was welcomed.
+    last: Arc<[AtomicI64; 2]>,
 }
 
 impl Agent {
@@ -321,8 +343,10 @@ impl Agent {
         let streams = vec![position(&samples, total), position(&host, 2)];
         let hello = self.hello(streams, vec![run.to_string()]);
         let mut session = Session::open(&self.access, address, hello).await?;
+        self.last[0].fetch_max(now_ns(), Ordering::SeqCst);
         let (mut have, mut have_host) = loop {
             if let Hear::Welcome(welcome) = session.hear().await? {
+                self.last[1].fetch_max(now_ns(), Ordering::SeqCst);
                 break (
                     welcome.committed.first()?.seq,
                     welcome.committed.get(1)?.seq,
@@ -363,6 +387,7 @@ async fn agents_that_come_back_at_once_are_taken_in() {
     let (moved, aggregator) = watch::channel(address);
     let plan = plan("t", 3_600_000_000_000);
     let run = plan.run_id;
+    let last = Arc::new([AtomicI64::new(0), AtomicI64::new(0)]);
     let ready = Arc::new(Barrier::new(agents + 1));
     let halfway = Arc::new(Barrier::new(agents + 1));
     let tasks: Vec<_> = (0..agents)
@@ -372,6 +397,7 @@ async fn agents_that_come_back_at_once_are_taken_in() {
                 incarnation: Incarnation::generate(),
                 aggregator: aggregator.clone(),
                 access: access.clone(),
+                last: last.clone(),
             };
             tokio::spawn(agent.run(run, ready.clone(), halfway.clone()))
         })
@@ -393,8 +419,10 @@ async fn agents_that_come_back_at_once_are_taken_in() {
         .expect("all send");
     let memory = first.most_memory_kib();
     drop(first);
-    let begin = SystemClock::new().raw_ns();
+    let begin = now_ns();
+    let own_before = processor_s("self");
     let (second, address) = Program::start(data.path(), &access).await;
+    let serving = now_ns();
     moved.send_replace(address);
     for task in tasks {
         tokio::time::timeout(LIMIT, task)
@@ -402,7 +430,9 @@ async fn agents_that_come_back_at_once_are_taken_in() {
             .expect("delivers")
             .expect("no panic");
     }
-    let took = SystemClock::new().raw_ns() - begin;
+    let took = now_ns() - begin;
+    let theirs = processor_s(&second.0.id().to_string());
+    let own = processor_s("self") - own_before;
     let line = access.dial(address, "operator").await.expect("connects");
     let stopped = ControlClient::new(line.service())
         .stop_run(wire::StopRunRequest {
@@ -420,6 +450,14 @@ async fn agents_that_come_back_at_once_are_taken_in() {
         took as f64 / 1e9,
         agents as u64 * FRAMES * RECORDS,
         memory >> 10
+    );
+    let after = |at: i64| (at - begin) as f64 / 1e9;
+    println!(
+        "serves after {:.1} s, the last is connected after {:.1} s and welcomed after {:.1} s; \
+         processor time: {theirs:.1} s of the aggregator, {own:.1} s of the agents in this test",
+        after(serving),
+        after(last[0].load(Ordering::SeqCst)),
+        after(last[1].load(Ordering::SeqCst)),
     );
     let found = verify(&data.path().join(run.to_string())).expect("reads");
     assert!(found.is_sound(), "{found:#?}");

@@ -561,6 +561,9 @@ async fn who_may_look_and_under_which_name() {
         let answer = ask(&server, "GET /", name, &[right], "").await;
         assert_eq!(answer.status, status, "{name}");
     }
+    let second = format!("Host: {host}");
+    let answer = ask(&server, "GET /", &host, &[right, &second], "").await;
+    assert_eq!(answer.status, 421, "two names are none");
     // A token in the address is none.
     let answer = ask(&server, "GET /?token=token-of-viewer:ann", &host, &[], "").await;
     assert_eq!(answer.status, 401);
@@ -806,6 +809,48 @@ async fn probe(mut agent: Agent, server: Server, stop: oneshot::Receiver<()>) ->
         agent.deliver(&samples).await;
         slot += 1;
     }
+}
+
+/// Prints a line a minute: how old what the page shows is, and what its heap holds.
+fn follow(browser: &mut Browser, seconds: u64) {
+    println!("    s  age mean ms  worst ms  heap KiB");
+    for begun in (0..seconds).step_by(60) {
+        browser.look(
+            "(() => { const d = document.documentElement.dataset; \
+             d.ageWorstMs = d.ageSum = d.ageCount = 0; })()",
+        );
+        let rest = seconds.min(begun + 60) - begun;
+        browser.rest(1000 * rest);
+        let mut data = |name: &str| {
+            let value = format!("Number(document.documentElement.dataset.{name})");
+            browser.look(&value).as_f64().expect("a number")
+        };
+        let (sum, count, worst) = (data("ageSum"), data("ageCount"), data("ageWorstMs"));
+        let mean = sum / count.max(1.0);
+        let (at, heap) = (begun + rest, browser.heap_kib());
+        println!("{at:5}  {mean:11.0}  {worst:8.0}  {heap:8}");
+    }
+}
+
+/// The page of an aggregator that somebody has started, with a run that goes on:
+/// `GAPSCOPE_LIVE_URL`, for `GAPSCOPE_LIVE_SECONDS`.
+#[test]
+fn the_page_of_a_real_run_for_long() {
+    let Ok(url) = std::env::var("GAPSCOPE_LIVE_URL") else {
+        println!("skipped: GAPSCOPE_LIVE_URL names no page");
+        return;
+    };
+    let Some(program) = chromium() else { return };
+    let seconds = std::env::var("GAPSCOPE_LIVE_SECONDS")
+        .map_or(60, |seconds| seconds.parse().expect("a number of seconds"));
+    let mut browser = Browser::start(program);
+    browser.open(&url);
+    browser.wait("Number(document.documentElement.dataset.ageCount) > 0");
+    follow(&mut browser, seconds);
+    let data = browser.look("JSON.stringify(document.documentElement.dataset)");
+    println!("{}", data.as_str().unwrap_or_default());
+    let complaints = browser.complaints();
+    assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -341,12 +341,30 @@ fn a_benchmark_is_listed_compared_and_gated() {
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("did you mean `ratio`"));
 
-    let same = program(&["compare", &id, &id, "--data", folder, "--fail-if", "worse"]);
+    let compare = |sides: &[&str]| {
+        program(&[&["compare", "--data", folder, "--fail-if", "worse"], sides].concat())
+    };
+    let same = compare(&[&id, &id]);
+    assert_eq!(same.status.code(), Some(2));
+    assert!(
+        text(&same.stderr).contains("is on several sides"),
+        "{}",
+        text(&same.stderr)
+    );
+    let twice = compare(&[&id, &format!("{id},{id}")]);
+    assert_eq!(twice.status.code(), Some(1));
+    assert!(
+        text(&twice.stderr).contains("names a run twice"),
+        "{}",
+        text(&twice.stderr)
+    );
+    let same = compare(&[&id, &id, "--anyway"]);
     assert_eq!(same.status.code(), Some(0), "{}", text(&same.stderr));
     let unknown = [
         "compare",
         &id,
         &id,
+        "--anyway",
         "--data",
         folder,
         "--fail-if",

@@ -488,6 +488,13 @@ async fn a_newer_session_of_the_same_agent_closes_the_older() {
     let (_second, _) = Peer::connect(server.address, hello("a", Incarnation::generate())).await;
     let status = first.ended().await.expect("a status");
     assert_eq!(status.code(), Code::Aborted);
+    // A connection that the very same start had given up may be heard late: that is
+    // no other agent, and is not called one.
+    let start = Incarnation::generate();
+    let (mut earlier, _) = Peer::connect(server.address, hello("b", start)).await;
+    let (_later, _) = Peer::connect(server.address, hello("b", start)).await;
+    let status = earlier.ended().await.expect("a status");
+    assert_eq!(status.code(), Code::Unavailable);
     let agents = control(server.address)
         .await
         .list_agents(wire::ListAgentsRequest {})
@@ -500,6 +507,130 @@ async fn a_newer_session_of_the_same_agent_closes_the_older() {
         agents[0].connected,
         "the end of the first does not touch the second"
     );
+    server.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_was_away_at_the_stop_is_told_when_it_is_back() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = server(data.path(), Disk::default()).await;
+    let incarnation = Incarnation::generate();
+    let plan = plan("t", 3_600_000_000_000);
+    let run = plan.run_id;
+    let (mut peer, _) = Peer::connect(server.address, hello("a", incarnation)).await;
+    let (samples, host) = start(server.address, &mut peer, &plan, incarnation).await;
+    drop(peer);
+    let address = server.address;
+    let stopping = tokio::spawn(async move {
+        let stopped = control(address)
+            .await
+            .stop_run(wire::StopRunRequest {
+                run_id: run.to_string(),
+                drain_ms: 30_000,
+                ..wire::StopRunRequest::default()
+            })
+            .await;
+        stopped.expect("stops").into_inner()
+    });
+    // Back in the midst of the drain, or just before it: then it is told at once.
+    let back = wire::Hello {
+        running: vec![run.to_string()],
+        ..hello("a", incarnation)
+    };
+    let (mut peer, _) = Peer::connect(server.address, back).await;
+    let told = peer
+        .hear(|kind| match kind {
+            Hear::StopRun(stop) => Some(stop.run_id),
+            _ => None,
+        })
+        .await;
+    assert_eq!(told, run.to_string());
+    peer.say_frame(&frame(samples, 1..=7)).await;
+    peer.say_frame(&host_frame(host, 2, vec![ended(7)])).await;
+    peer.acked(host, 2).await;
+    let closed = tokio::time::timeout(LIMIT, stopping).await;
+    let closed = closed.expect("closes").expect("no panic");
+    assert_eq!(closed.missing, [""; 0]);
+    assert_eq!(closed.accounts[0].stored, 7);
+    holds(data.path(), run, 7);
+    server.shut_down().await;
+}
+
+/// Two agents probe one run under one id (a folder was copied with its spool). Each
+/// takes the other's session over; what one of them says ends nothing of the other's.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_agents_with_one_id_owe_an_end_each() {
+    let data = tempfile::tempdir().expect("a folder");
+    let server = server(data.path(), Disk::default()).await;
+    let (one, two) = (Incarnation::generate(), Incarnation::generate());
+    let plan = plan("t", 3_600_000_000_000);
+    let run = plan.run_id;
+    let folder = data.path().join(run.to_string());
+    let again = |incarnation| wire::Hello {
+        running: vec![run.to_string()],
+        ..hello("a", incarnation)
+    };
+    let of = |incarnation, kind| stream(run, incarnation, kind);
+    let (mut first, _) = Peer::connect(server.address, hello("a", one)).await;
+    start(server.address, &mut first, &plan, one).await;
+    let samples_of_one = of(one, StreamKind::Samples);
+    first.say_frame(&frame(samples_of_one, 1..=10)).await;
+    first.acked(samples_of_one, 10).await;
+    // So far it may be the same agent, started again.
+    let (mut second, _) = Peer::connect(server.address, again(two)).await;
+    let host_of_two = of(two, StreamKind::Host);
+    second
+        .say_frame(&host_frame(host_of_two, 1, vec![started()]))
+        .await;
+    second.acked(host_of_two, 1).await;
+    assert!(!RunFolder::open(&folder).expect("opens").manifest().agents[0].shares_id);
+    // The first one is back, and goes on.
+    let (mut first, _) = Peer::connect(server.address, again(one)).await;
+    assert_eq!(second.ended().await.map(|s| s.code()), Some(Code::Aborted));
+    first.say_frame(&frame(samples_of_one, 11..=20)).await;
+    first.acked(samples_of_one, 20).await;
+    // The second one comes to its end.
+    let (mut second, _) = Peer::connect(server.address, again(two)).await;
+    let samples_of_two = of(two, StreamKind::Samples);
+    second.say_frame(&frame(samples_of_two, 1..=5)).await;
+    second
+        .say_frame(&host_frame(host_of_two, 2, vec![ended(5)]))
+        .await;
+    second.acked(host_of_two, 2).await;
+    let stop = |drain_ms| {
+        let address = server.address;
+        async move {
+            let mut control = control(address).await;
+            let stopped = control.stop_run(wire::StopRunRequest {
+                run_id: run.to_string(),
+                drain_ms,
+                ..wire::StopRunRequest::default()
+            });
+            stopped.await.expect("stops").into_inner()
+        }
+    };
+    let closed = stop(300).await;
+    assert_eq!(closed.missing, ["agent `a`: the end of its probing"]);
+    assert!(closed.accounts[0].may_hold_more, "{:?}", closed.accounts);
+    let found = verify(&folder).expect("reads");
+    assert_eq!((found.open, found.samples), (1, 25), "{found:#?}");
+    // The first one brings what it still had, late.
+    let (mut first, _) = Peer::connect(server.address, again(one)).await;
+    first.say_frame(&frame(samples_of_one, 21..=30)).await;
+    let host_of_one = of(one, StreamKind::Host);
+    first
+        .say_frame(&host_frame(host_of_one, 2, vec![ended(30)]))
+        .await;
+    first.acked(host_of_one, 2).await;
+    let closed = stop(10_000).await;
+    assert_eq!(closed.missing, [""; 0]);
+    assert!(!closed.accounts[0].may_hold_more, "{:?}", closed.accounts);
+    let found = verify(&folder).expect("reads");
+    assert!(found.is_whole(), "{found:#?}");
+    assert_eq!(found.samples, 35);
+    let run = RunFolder::open(&folder).expect("opens");
+    let says = "two agents used the id `a` in turn";
+    assert!(run.manifest().caveats.iter().any(|c| c.starts_with(says)));
     server.shut_down().await;
 }
 

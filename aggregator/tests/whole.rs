@@ -21,12 +21,14 @@ use gapscope_aggregator::store::lock::DataLock;
 use gapscope_aggregator::store::manifest::{FORMAT_VERSION, Manifest, RunState, Schedule};
 use gapscope_aggregator::store::reader::Standing;
 use gapscope_aggregator::store::verify::verify;
-use gapscope_aggregator::store::{LossRecord, RunFolder, RunStore};
+use gapscope_aggregator::store::{LossRecord, RunFolder, RunStore, StoreError, proxy_view};
 use gapscope_proto::batch::Columns;
 use gapscope_proto::clock::{Clock, SystemClock};
-use gapscope_proto::fault::FaultScope;
+use gapscope_proto::fault::{Fault, FaultScope, Span};
 use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
-use gapscope_proto::host::{ControlProbes, HostFacts, HostRecord, ProbingEnded, ProbingStarted};
+use gapscope_proto::host::{
+    ControlProbes, HostFacts, HostRecord, Inspection, ProbingEnded, ProbingStarted,
+};
 use gapscope_proto::ids::{AgentId, Incarnation, RunId};
 use gapscope_proto::plan::RunPlan;
 use lab::{Lab, S, standard};
@@ -52,6 +54,7 @@ fn manifest_of(plan: RunPlan) -> Manifest {
         labels: BTreeMap::new(),
         agents: Vec::new(),
         caveats: Vec::new(),
+        files: None,
     }
 }
 
@@ -244,13 +247,19 @@ fn a_run_of_version_1_is_still_read() {
     let mut old: serde_json::Value =
         serde_json::from_slice(&fs::read(&path).expect("reads")).expect("is JSON");
     old["format_version"] = 1.into();
-    old.as_object_mut().expect("an object").remove("checksum");
+    let entries = old.as_object_mut().expect("an object");
+    entries.remove("checksum");
+    assert!(entries.remove("files").is_some());
     fs::write(&path, old.to_string()).expect("writes");
     let run = RunFolder::open(&folder).expect("opens");
     assert_eq!(run.sound().expect("opens").samples_stored(), 12);
     let found = verify(&folder).expect("reads");
     assert!(found.is_sound(), "{found:#?}");
     assert_eq!(found.without_checksum, 2);
+    assert!(
+        found.remarks[0].starts_with("the manifest has no list"),
+        "{found:#?}"
+    );
     // What comes late is added, and has one.
     let mut store = RunStore::open(&folder, Disk::default()).expect("opens");
     let incarnation = run.manifest().agents[0].incarnations[0].incarnation;
@@ -707,6 +716,226 @@ fn whatever_is_damaged_is_left_out_of_the_report_and_said() {
     assert!(
         found.remarks.iter().any(|said| said.starts_with(computed)),
         "{found:#?}"
+    );
+}
+
+/// Each file of a closed run is removed, cut, damaged and put in the place of another
+/// run's, one after the other: `verify` and `report` name it, and end with 4.
+#[test]
+fn every_file_of_a_closed_run_is_missed_when_it_is_gone_or_another() {
+    let make = |looks| {
+        let mut lab = Lab::new(standard("proxy"), 2 * S);
+        lab.begin();
+        lab.exchange(0, 0);
+        let at_ns = lab.origin;
+        lab.host([
+            lag(5),
+            HostRecord::Control(ControlProbes {
+                name: String::new(),
+                at_ns,
+                until_ns: at_ns + S,
+                probes: 10,
+                bad: 0,
+                took_max_ns: 1_000,
+                error: String::new(),
+            }),
+            HostRecord::Inspection(Box::new(Inspection {
+                target: "proxy".to_owned(),
+                at_ns,
+                until_ns: at_ns + S,
+                why: "start".to_owned(),
+                ..Inspection::default()
+            })),
+        ]);
+        lab.probe(|blank, _| blank.clone());
+        lab.fault("mark", FaultScope::Mark, S, None);
+        lab.end();
+        let span = Span {
+            earliest_ns: at_ns,
+            latest_ns: at_ns,
+        };
+        let seen = proxy_view::Seen {
+            proxy: "proxy".to_owned(),
+            backend: "one".to_owned(),
+            state: Some("UP".to_owned()),
+            check: String::new(),
+            sessions: Some(1),
+            first: span,
+            last: span,
+            looks,
+        };
+        let clock = SystemClock::new().key();
+        proxy_view::write(lab.store.folder(), &[seen], &clock).expect("writes");
+        lab.close();
+        lab
+    };
+    let (lab, other) = (make(1), make(2));
+    let folder = lab.store.folder();
+    let listed = lab.store.manifest().files.clone().expect("listed");
+    let names: Vec<&str> = listed.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "samples/part-000001.parquet",
+            "faults.parquet",
+            "lag.parquet",
+            "clock_exchanges.parquet",
+            "clock_anchors.parquet",
+            "control.parquet",
+            "inspections.parquet",
+            "proxy_view.parquet",
+        ]
+    );
+    let (_, verified, json, exit) = said_of(folder);
+    assert_eq!(exit, Some(0), "{:#}", json["caveats"]);
+    assert!(!verified.contains("no list"), "{verified}");
+    type Harm<'a> = (&'a str, &'a dyn Fn(&Path, &[u8]));
+    let elsewhere = other.store.folder();
+    for name in names {
+        let path = folder.join(name);
+        let sound = fs::read(&path).expect("is there");
+        let harms: [Harm<'_>; 4] = [
+            ("gone", &|path, _| fs::remove_file(path).expect("removed")),
+            ("cut", &|path, bytes| {
+                fs::write(path, &bytes[..bytes.len() / 2]).expect("written");
+            }),
+            ("flipped", &|path, bytes| {
+                let mut bytes = bytes.to_vec();
+                let at = bytes.len() / 3;
+                bytes[at] ^= 4;
+                fs::write(path, bytes).expect("written");
+            }),
+            // Sound in itself.
+            ("another run's", &|path, _| {
+                fs::copy(elsewhere.join(name), path)
+                    .map(drop)
+                    .expect("copied");
+            }),
+        ];
+        for (what, harm) in harms {
+            harm(&path, &sound);
+            let found = verify(folder).expect("reads");
+            let said = if what == "gone" {
+                &found.lacking
+            } else {
+                &found.damage
+            };
+            assert!(
+                said.iter().any(|said| said.contains(name)),
+                "{name}, {what}: {found:#?}"
+            );
+            let run = RunFolder::open(folder).expect("opens");
+            let notes = run.sound().expect("opens").notes().join("\n");
+            assert!(notes.contains(name), "{name}, {what}: {notes}");
+            // What is noted is in the report: of one file more than the rest is slow.
+            if (name, what) == ("inspections.parquet", "gone") {
+                let (_, _, json, exit) = said_of(folder);
+                assert_eq!(exit, Some(4), "{:#}", json["caveats"]);
+                let mut caveats = json["caveats"].as_array().expect("a list").iter();
+                let is_said = caveats.any(|caveat| {
+                    let text = caveat["text"].as_str().unwrap_or_default();
+                    caveat["code"] == "unreadable" && text.contains(name)
+                });
+                assert!(is_said, "{:#}", json["caveats"]);
+            }
+            fs::write(&path, &sound).expect("written");
+        }
+    }
+    let found = verify(folder).expect("reads");
+    assert!(found.is_whole(), "{found:#?}");
+}
+
+fn mark(id: u32) -> Fault {
+    let asked = Span {
+        earliest_ns: 1,
+        latest_ns: 1,
+    };
+    Fault {
+        id,
+        step: "mark".to_owned(),
+        subject: String::new(),
+        identity: None,
+        scope: FaultScope::Mark,
+        clock: SystemClock::new().key(),
+        asked,
+        listener_refused: None,
+        held_cut: None,
+        gone: None,
+        cleared: None,
+        detail: String::new(),
+    }
+}
+
+/// The list goes before a file is changed and comes back when all is merged again; a
+/// file that is gone by then stays noted. A crash at any step leaves no wrong list.
+#[test]
+fn the_list_of_files_is_never_wrong_whatever_comes_late() {
+    let data = tempfile::tempdir().expect("a folder");
+    let folder = stored(data.path(), true);
+    let incarnation =
+        RunFolder::open(&folder).expect("opens").manifest().agents[0].incarnations[0].incarnation;
+    let mut step = 0;
+    loop {
+        let copied = tempfile::tempdir().expect("a folder");
+        let folder = {
+            let to = copied.path().join(folder.file_name().expect("a name"));
+            copy(&folder, &to);
+            to
+        };
+        let left = Arc::new(AtomicUsize::new(usize::MAX));
+        let counting = left.clone();
+        let disk = Disk::watched(Arc::new(move |_, _| {
+            let before = counting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                Some(left.saturating_sub(1))
+            });
+            match before {
+                Ok(0) => Err(std::io::Error::other("crashed")),
+                _ => Ok(()),
+            }
+        }));
+        let mut store = RunStore::open(&folder, disk).expect("opens");
+        left.store(step, Ordering::SeqCst);
+        let late = |store: &mut RunStore| -> Result<(), StoreError> {
+            store.record_fault(mark(1))?;
+            store.append_samples(&agent(), incarnation, samples(13..=16));
+            store.append_host(&agent(), incarnation, [lag(9)]);
+            store.commit()?;
+            store.close(|_| {})?;
+            store.record_fault(mark(2)).map(drop)
+        };
+        let done = late(&mut store);
+        drop(store);
+        // Whatever stands in the folder now, nothing is called changed or gone.
+        let found = verify(&folder).expect("reads");
+        assert_eq!(found.damage, Vec::<String>::new(), "step {step}");
+        assert!(found.lacking.iter().all(|said| !said.contains("missing:")));
+        if done.is_ok() && left.load(Ordering::SeqCst) > 0 {
+            let listed = RunFolder::open(&folder)
+                .expect("opens")
+                .manifest()
+                .files
+                .clone();
+            let listed = listed.expect("listed again");
+            assert!(
+                listed
+                    .iter()
+                    .any(|file| file.name == "samples/part-000002.parquet")
+            );
+            assert!(step > 20, "{step} steps are few");
+            break;
+        }
+        step += 1;
+    }
+    // What was gone when the list was taken out is remembered.
+    fs::remove_file(folder.join("control.parquet")).expect("removed");
+    let mut store = RunStore::open(&folder, Disk::default()).expect("opens");
+    store.record_fault(mark(1)).expect("recorded");
+    let caveats = &store.manifest().caveats;
+    assert!(
+        caveats
+            .iter()
+            .any(|said| said.contains("`control.parquet` is missing")),
+        "{caveats:?}"
     );
 }
 

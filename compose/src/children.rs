@@ -15,6 +15,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -103,6 +104,9 @@ struct Inner {
     name: String,
     pid: Pid,
     process: Mutex<std::process::Child>,
+    /// It has been waited for: its number may be somebody else's. Changed under the
+    /// lock only.
+    waited_for: AtomicBool,
     log: Option<PathBuf>,
 }
 
@@ -130,6 +134,7 @@ impl Child {
                 name: name.to_owned(),
                 pid,
                 process: Mutex::new(process),
+                waited_for: AtomicBool::new(false),
                 log,
             }),
         })
@@ -147,7 +152,7 @@ impl Child {
 
     /// Whether it has ended, and how. Waits for nothing.
     pub fn ended(&self) -> io::Result<Option<ExitStatus>> {
-        self.inner.process().try_wait()
+        self.inner.try_wait(&mut self.inner.process())
     }
 
     /// Sends a signal, unless it has ended and been waited for: its number may
@@ -156,7 +161,7 @@ impl Child {
         let mut process = self.inner.process();
         // Under the lock nobody else can wait for it meanwhile, so it is at most a
         // zombie, whose number is still its own.
-        if process.try_wait()?.is_some() {
+        if self.inner.try_wait(&mut process)?.is_some() {
             return Ok(false);
         }
         rustix::process::kill_process(self.inner.pid, signal)?;
@@ -199,13 +204,22 @@ impl Inner {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn try_wait(&self, process: &mut std::process::Child) -> io::Result<Option<ExitStatus>> {
+        let ended = process.try_wait()?;
+        if ended.is_some() {
+            self.waited_for.store(true, Ordering::Relaxed);
+        }
+        Ok(ended)
+    }
+
     /// Kills it with what it has started, and waits. Nothing survives SIGKILL, so
     /// the wait is short.
     fn kill(&self) {
         let mut process = self.process();
         // Until it has been waited for, its number, which is its group's, is its
-        // own. What it started is in the group too: scripts wait for programs.
-        if matches!(process.try_wait(), Ok(None)) {
+        // own, also where it has just ended: what it started is in the group too, and
+        // need not have.
+        if !self.waited_for.swap(true, Ordering::Relaxed) {
             // An error means that there is nobody left.
             let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
         }

@@ -105,6 +105,26 @@ impl Up {
     }
 }
 
+impl Matrix {
+    /// What `run` is told for one scenario and these proxies.
+    pub fn as_run(&self, scenario: &str, proxies: &[ProxyKind]) -> Run {
+        Run {
+            data: self.data.clone(),
+            faster: self.faster,
+            repeat: self.repeat,
+            ..Up {
+                scenario: scenario.to_owned(),
+                runtime: self.runtime,
+                backend: self.backend,
+                proxy: proxies.to_vec(),
+                program: self.program.clone(),
+                hold: false,
+            }
+            .as_run()
+        }
+    }
+}
+
 /// Options of `matrix`.
 #[derive(Debug, Args)]
 pub struct Matrix {

@@ -11,13 +11,18 @@ use crate::login::ask;
 use crate::runtime::Backend;
 use crate::witness::Login;
 
-/// Tried in this order where the scenario gives none. The first two have no `@`,
+/// Tried in this order where the scenario gives none. All but the last have no `@`,
 /// which would pin a session behind some proxies.
-pub const DEFAULTS: [&str; 3] = [
+pub const DEFAULTS: [&str; 5] = [
     "SELECT GROUP_CONCAT(VARIABLE_VALUE ORDER BY VARIABLE_NAME SEPARATOR ':') FROM \
      information_schema.GLOBAL_VARIABLES WHERE VARIABLE_NAME IN ('HOSTNAME','PORT')",
     "SELECT GROUP_CONCAT(VARIABLE_VALUE ORDER BY VARIABLE_NAME SEPARATOR ':') FROM \
      performance_schema.global_variables WHERE VARIABLE_NAME IN ('HOSTNAME','PORT')",
+    // Servers of one host that differ by address alone.
+    "SELECT GROUP_CONCAT(VARIABLE_VALUE ORDER BY VARIABLE_NAME SEPARATOR ':') FROM \
+     information_schema.GLOBAL_VARIABLES WHERE VARIABLE_NAME IN ('BIND_ADDRESS','PORT')",
+    "SELECT GROUP_CONCAT(VARIABLE_VALUE ORDER BY VARIABLE_NAME SEPARATOR ':') FROM \
+     performance_schema.global_variables WHERE VARIABLE_NAME IN ('BIND_ADDRESS','PORT')",
     "CONCAT(@@hostname, ':', @@port)",
 ];
 
@@ -43,14 +48,19 @@ pub async fn find(
         .map(|backend| (backend.name().to_owned(), backend.address()))
         .collect();
     let candidates = given.map_or_else(|| DEFAULTS.to_vec(), |given| vec![given]);
-    let mut last = None;
+    let (mut same, mut last) = (None, None);
     for expression in candidates {
         match ask_all(&places, login, expression).await {
-            Ok(found) => return distinct(found),
+            Ok(found) => match distinct(found) {
+                Ok(found) => return Ok(found),
+                Err(problem) => same = same.or(Some(problem)),
+            },
             Err(problem) => last = Some(problem),
         }
     }
-    Err(last.unwrap_or_else(|| Problem::new("there is no backend to ask for its identity")))
+    Err(same
+        .or(last)
+        .unwrap_or_else(|| Problem::new("there is no backend to ask for its identity")))
 }
 
 async fn ask_all(
@@ -143,6 +153,10 @@ mod tests {
 
     #[test]
     fn the_preferred_expressions_have_no_at_sign() {
-        assert!(!DEFAULTS[0].contains('@') && !DEFAULTS[1].contains('@'));
+        assert!(
+            DEFAULTS[..4]
+                .iter()
+                .all(|expression| !expression.contains('@'))
+        );
     }
 }

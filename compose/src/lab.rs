@@ -3,16 +3,20 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gapscope_proto::clock::Clock;
 
 use crate::children::Itself;
 use crate::error::{Problem, Result};
 use crate::folder::LabFolder;
-use crate::login::until_it_answers;
+use crate::login::{ask, plain, until_it_answers};
+use crate::names::{self, NameServer};
 use crate::runtime::docker::Composition;
+use crate::runtime::docker::engine::Engine;
 use crate::runtime::embedded::{EmbeddedBackend, EmbeddedProxy};
-use crate::runtime::external::{ExternalBackend, ExternalProxy, Shared};
+use crate::runtime::external::{self, ExternalBackend, ExternalProxy, Shared};
+use crate::runtime::name::Name;
 use crate::runtime::process::find::Named;
 use crate::runtime::process::program::Program;
 use crate::runtime::process::server::{self, Server};
@@ -20,7 +24,7 @@ use crate::runtime::process::sql::Dialect;
 use crate::runtime::process::{
     Host, custom, haproxy, mysql_proxy, mysqlrouter, net, nginx, proxysql, tiproxy,
 };
-use crate::runtime::{Backend, Proxy};
+use crate::runtime::{Backend, Proxy, Reached};
 use crate::scenario::{BackendKind, External, ProxyKind, ProxySpec, RuntimeKind, Scenario};
 use crate::witness::Login;
 
@@ -57,6 +61,60 @@ pub struct Make<'a> {
     pub clock: Arc<dyn Clock>,
 }
 
+impl Make<'_> {
+    /// Whether it takes programs of this host.
+    fn needs_programs(&self) -> bool {
+        Dialect::of(self.backend).is_some()
+            || self
+                .scenario
+                .proxies
+                .iter()
+                .any(|spec| spec.kind.is_program())
+    }
+
+    fn host(&self, itself: Itself) -> Result<Host> {
+        Host::new(itself, self.named.clone(), Arc::clone(&self.clock))
+    }
+
+    /// Whether what this lab is made of is there; starts nothing and leaves nothing.
+    ///
+    /// # Errors
+    /// What is missing, and how to get it; or which of the servers that should be there
+    /// already does not answer.
+    pub async fn look(&self) -> Result<()> {
+        if let Some(external) = &self.scenario.external {
+            let login = login_of(external)?;
+            for place in external.backends.iter().chain(&external.proxies) {
+                let address = external::resolve(place)?;
+                ask(address, &login, "1", LOOK_WITHIN)
+                    .await
+                    .map_err(|error| {
+                        let why = plain(&error);
+                        Problem::new(format!(
+                            "`{}` at {} cannot be asked as `{}`: {why}",
+                            place.name, place.address, login.user
+                        ))
+                    })?;
+            }
+            return Ok(());
+        }
+        if self.runtime == RuntimeKind::Docker {
+            return Engine::find(&self.named).map(drop);
+        }
+        if !self.needs_programs() {
+            return Ok(());
+        }
+        let host = self.host(self.itself.clone())?;
+        for spec in &self.scenario.proxies {
+            find_program(&host, spec)?;
+        }
+        if let Some(dialect) = Dialect::of(self.backend) {
+            server::Programs::find(&host, dialect)?;
+        }
+        Ok(())
+    }
+}
+
 impl Lab {
     /// Brings everything up. `say` tells people what is being waited for. On an
     /// error, or if this is dropped, nothing is left.
@@ -79,15 +137,8 @@ impl Lab {
             lab.compose(&make, &mut say).await?;
             return Ok(lab);
         }
-        let is_real = |spec: &ProxySpec| !spec.kind.is_embedded();
-        let needs_programs =
-            Dialect::of(make.backend).is_some() || make.scenario.proxies.iter().any(is_real);
-        let host = if needs_programs {
-            Some(Host::new(
-                lab.folder.itself().clone(),
-                make.named.clone(),
-                Arc::clone(&make.clock),
-            )?)
+        let host = if make.needs_programs() {
+            Some(make.host(lab.folder.itself().clone())?)
         } else {
             None
         };
@@ -213,7 +264,18 @@ impl Lab {
         } else {
             None
         };
+        let places = if make.scenario.proxies.iter().any(|spec| spec.kind.is_name()) {
+            names::places(make.scenario.backends.len()).map_err(|error| {
+                Problem::new(format!(
+                    "no loopback addresses that share a free port, as backends behind a name need \
+                     them: {error}"
+                ))
+            })?
+        } else {
+            Vec::new()
+        };
         for (name, server_id) in make.scenario.backends.iter().zip(1u32..) {
+            let place = places.get(self.backends.len()).copied();
             let backend: Box<dyn Backend> = match (dialect, host) {
                 (Some(dialect), Some(host)) => {
                     if template.is_none() {
@@ -236,6 +298,7 @@ impl Lab {
                         &self.folder,
                         data.as_deref(),
                         (name, server_id),
+                        place,
                         &self.login,
                         tools.as_ref(),
                     )
@@ -243,8 +306,13 @@ impl Lab {
                     Box::new(server)
                 }
                 _ => Box::new(
-                    EmbeddedBackend::start(name, server_id, &self.login, Arc::clone(&make.clock))
-                        .await?,
+                    EmbeddedBackend::start(
+                        (name, server_id),
+                        place,
+                        &self.login,
+                        Arc::clone(&make.clock),
+                    )
+                    .await?,
                 ),
             };
             said(say, "backend", name, &backend.program(), backend.address());
@@ -264,8 +332,33 @@ impl Lab {
             .iter()
             .map(|backend| (backend.name().to_owned(), backend.address()))
             .collect();
+        let mut name_server = None;
         for spec in &make.scenario.proxies {
             let proxy: Box<dyn Proxy> = match host {
+                _ if spec.kind.is_name() => {
+                    if name_server.is_none() {
+                        let server =
+                            NameServer::start(Arc::clone(&make.clock))
+                                .await
+                                .map_err(|error| {
+                                    Problem::new(format!(
+                                        "the lab's name server cannot be started: {error}"
+                                    ))
+                                })?;
+                        name_server = Some(Arc::new(server));
+                    }
+                    let Some(server) = &name_server else {
+                        return Err(Problem::new("the lab's name server is missing"));
+                    };
+                    let server = Arc::clone(server);
+                    Box::new(Name::make(
+                        &spec.name,
+                        spec.kind,
+                        spec.ttl_ns,
+                        &behind,
+                        server,
+                    )?)
+                }
                 _ if spec.kind.is_embedded() => Box::new(
                     EmbeddedProxy::start(
                         &spec.name,
@@ -308,13 +401,13 @@ impl Lab {
         Ok(())
     }
 
-    /// Every target's name and where it is.
-    pub fn targets(&self, scenario: &Scenario) -> Vec<(String, SocketAddr)> {
-        let addresses = self
-            .proxies
-            .iter()
-            .map(|proxy| proxy.address())
-            .chain(self.backends.iter().map(|backend| backend.address()));
+    /// Every target's name and how it is reached.
+    pub fn targets(&self, scenario: &Scenario) -> Vec<(String, Reached)> {
+        let addresses = self.proxies.iter().map(|proxy| proxy.reached()).chain(
+            self.backends
+                .iter()
+                .map(|backend| Reached::from(backend.address())),
+        );
         // The names come in this order, backends only where they are targets, or
         // the ledger is read from them.
         let mut names = crate::scenario::target_names(scenario);
@@ -339,6 +432,8 @@ fn said(say: &mut impl FnMut(&str), what: &str, name: &str, program: &str, addre
     say(&format!("{what} `{name}`: {program} at {address}"));
 }
 
+/// A look at a server that should be there already may take this long.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
 /// Bringing a run up and closing it take this long at most, as far as a dead man's
 /// timer is concerned.
 const SETTING_UP_S: u64 = 120;
@@ -364,7 +459,7 @@ fn find_program(host: &Host, spec: &ProxySpec) -> Result<()> {
         ProxyKind::Command => spec
             .custom
             .as_ref()
-            .map_or(Ok(()), |custom| custom::find(custom).map(drop)),
+            .map_or(Ok(()), |custom| custom::find(&host.named, custom).map(drop)),
         ProxyKind::Nginx => nginx::find(host).map(drop),
         ProxyKind::Proxysql => proxysql::find(host).map(drop),
         ProxyKind::Tiproxy => tiproxy::find(host).map(drop),
@@ -377,6 +472,8 @@ fn find_program(host: &Host, spec: &ProxySpec) -> Result<()> {
         | ProxyKind::L7Reconnecting
         | ProxyKind::L7Migrating
         | ProxyKind::L7Multiplexing
+        | ProxyKind::Dns
+        | ProxyKind::DnsFollowing
         | ProxyKind::External => Ok(()),
     }
 }

@@ -24,6 +24,7 @@ pub mod leftovers;
 pub mod login;
 pub mod long_query;
 pub mod matrix;
+pub mod names;
 pub mod output;
 pub mod overhead;
 pub mod play;

@@ -65,6 +65,11 @@ pub async fn ask(
         })
 }
 
+/// A driver's error without what it says twice before the error itself.
+pub fn plain(error: &mysql_async::Error) -> String {
+    error.to_string().replace("Input/output error: ", "")
+}
+
 /// Logs in and says something whose answer does not matter.
 pub async fn say(
     address: SocketAddr,

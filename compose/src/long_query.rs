@@ -13,7 +13,7 @@ use gapscope_proto::fault::Span;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 
-use crate::login::options;
+use crate::login::{options, plain};
 use crate::witness::Login;
 
 /// Beyond its own duration it is waited for as long as this.
@@ -43,14 +43,14 @@ pub async fn run(
     let earliest_ns = clock.raw_ns();
     let outcome = match conn {
         Err(_) => "never begun: no connection within 60 s".to_owned(),
-        Ok(Err(error)) => format!("never begun: {error}"),
+        Ok(Err(error)) => format!("never begun: {}", plain(&error)),
         Ok(Ok(mut conn)) => {
             let running = conn.query_first::<Option<i64>, _>(&text);
             let answer = tokio::time::timeout(lasts + PATIENCE, running).await;
             let took = clock.raw_ns().saturating_sub(earliest_ns) as f64 / 1e9;
             match answer {
                 Err(_) => format!("no answer and no error within {took:.3} s"),
-                Ok(Err(error)) => format!("failed after {took:.3} s: {error}"),
+                Ok(Err(error)) => format!("failed after {took:.3} s: {}", plain(&error)),
                 Ok(Ok(Some(Some(0)))) => format!("answered after {took:.3} s"),
                 Ok(Ok(value)) => {
                     let value = value.flatten();

@@ -19,6 +19,12 @@ pub fn say(text: &str) {
     let _ = writeln!(err, "{text}");
 }
 
+/// Tells a person a command to copy: on a line of its own, however long.
+pub fn command(text: &str) {
+    let mut err = std::io::stderr().lock();
+    let _ = writeln!(err, "  {}", visible(text));
+}
+
 /// Columns of what is behind a stream, if anybody says.
 fn columns_of(stream: impl std::os::fd::AsFd) -> Option<usize> {
     let terminal = rustix::termios::tcgetwinsize(stream)

@@ -125,6 +125,7 @@ impl<'a> Player<'a> {
     pub async fn carry_out(&mut self, step: &Due) -> Result<()> {
         let (applied, scope) = match step.action {
             Action::LongQuery => return self.begin_long_queries(step),
+            Action::Repoint | Action::Restore => return self.repoint(step).await,
             Action::Drain | Action::Undrain => self.drain(step).await?,
             _ if self.is_proxy(&step.subject) => {
                 (self.apply_to_proxies(step).await?, FaultScope::Proxy)
@@ -138,7 +139,49 @@ impl<'a> Player<'a> {
                 },
             ),
         };
-        self.applied(step, applied, scope).await
+        let subject = step.subject.clone();
+        self.applied(step, applied, scope, &subject).await
+    }
+
+    /// Points names elsewhere. Each is a fault of its own, which no other target has
+    /// any part in; its subject is the backend that the name led to.
+    async fn repoint(&mut self, step: &Due) -> Result<()> {
+        let mut all = Parts::default();
+        let mut done = Vec::new();
+        for proxy in self
+            .proxies
+            .iter_mut()
+            .filter(|proxy| step.subject == EVERY_PROXY || proxy.name() == step.subject)
+        {
+            let name = proxy.name().to_owned();
+            if let Err(why) = proxy.can(step.action) {
+                all.not_applicable(&name, &why);
+                continue;
+            }
+            let led_to = proxy.leads_to().unwrap_or_default().to_owned();
+            let applied = proxy.apply(step).await?;
+            done.push((name, led_to, applied));
+        }
+        if done.is_empty() {
+            return Err(Problem::new(format!(
+                "`{}` of `{}` could not be done: {}",
+                step.action,
+                step.subject,
+                all.detail()
+            )));
+        }
+        for said in all.said {
+            (self.say)(&format!("{}: {said}", step.action));
+        }
+        for (name, led_to, applied) in done {
+            let step = Due {
+                subject: name,
+                ..step.clone()
+            };
+            self.applied(&step, applied, FaultScope::Dns, &led_to)
+                .await?;
+        }
+        Ok(())
     }
 
     fn begin_long_queries(&mut self, step: &Due) -> Result<()> {
@@ -418,7 +461,14 @@ impl<'a> Player<'a> {
         self.record.record(fault).await.map(|_| ())
     }
 
-    async fn applied(&mut self, step: &Due, applied: Applied, scope: FaultScope) -> Result<()> {
+    /// `served_by`: the backend whose answers are those of the fault's subject.
+    async fn applied(
+        &mut self,
+        step: &Due,
+        applied: Applied,
+        scope: FaultScope,
+        served_by: &str,
+    ) -> Result<()> {
         (self.say)(&format!(
             "{} `{}`: {}",
             step.action, step.subject, applied.detail
@@ -428,7 +478,10 @@ impl<'a> Player<'a> {
             let undone = self.open.iter_mut().rev().find(|open| {
                 let fault = &open.fault;
                 fault.subject == step.subject
-                    && matches!(fault.scope, FaultScope::Backend | FaultScope::Proxy)
+                    && matches!(
+                        fault.scope,
+                        FaultScope::Backend | FaultScope::Proxy | FaultScope::Dns
+                    )
                     && (fault.step == Action::Drain.as_str()) == of_drain
             });
             if let Some(open) = undone {
@@ -447,7 +500,7 @@ impl<'a> Player<'a> {
         let identity = self
             .subjects
             .iter()
-            .find(|subject| subject.name == step.subject && scope != FaultScope::Mark)
+            .find(|subject| subject.name == served_by && scope != FaultScope::Mark)
             .and_then(|subject| subject.identity.clone());
         // What nobody could do is a note without a subject, so that nobody is judged
         // by it.

@@ -39,6 +39,7 @@ pub async fn all(
             subject: subject.to_owned(),
             grace_ns: None,
             lasts_ns: None,
+            to: None,
         };
         match backend.apply(&step).await {
             Ok(_) => say(&format!(
@@ -64,6 +65,7 @@ mod tests {
             subject: subject.to_owned(),
             grace_ns: None,
             lasts_ns: None,
+            to: None,
         };
         let due = [
             step(1, Action::Stop, "a"),

@@ -143,6 +143,7 @@ fn undoing(done: &[Due]) -> Vec<Due> {
                 subject: step.subject.clone(),
                 grace_ns: None,
                 lasts_ns: None,
+                to: None,
             });
         }
     }
@@ -389,6 +390,7 @@ mod tests {
             subject: subject.to_owned(),
             grace_ns: None,
             lasts_ns: None,
+            to: None,
         }
     }
 

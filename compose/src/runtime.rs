@@ -8,6 +8,7 @@ pub mod admin;
 pub mod docker;
 pub mod embedded;
 pub mod external;
+pub mod name;
 pub mod process;
 
 use std::net::SocketAddr;
@@ -89,12 +90,38 @@ pub trait Viewer: Send {
     fn look(&mut self) -> futures::future::BoxFuture<'_, Beliefs>;
 }
 
+/// How the agent reaches a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reached {
+    /// `HOST:PORT`
+    pub address: String,
+    /// Who is asked for the host's address; none: it is a number.
+    pub name_server: Option<SocketAddr>,
+    /// Held clients look before each use whether the name still leads to where they
+    /// are.
+    pub follows: bool,
+}
+
+impl From<SocketAddr> for Reached {
+    fn from(address: SocketAddr) -> Self {
+        Self {
+            address: address.to_string(),
+            name_server: None,
+            follows: false,
+        }
+    }
+}
+
 /// What clients connect to.
 pub trait Proxy {
     /// The target's name.
     fn name(&self) -> &str;
-    /// Where clients connect.
+    /// Where clients connect; where it is a name, where that leads to now.
     fn address(&self) -> SocketAddr;
+    /// How clients get there.
+    fn reached(&self) -> Reached {
+        self.address().into()
+    }
     /// What it is, with its version, for people.
     fn program(&self) -> String;
     /// Whether `action` can be done to it (or, a drain, by it); if not, why.
@@ -103,6 +130,10 @@ pub trait Proxy {
     fn apply<'a>(&'a mut self, due: &'a Due) -> LocalBoxFuture<'a, Result<Applied>>;
     /// Gives a backend no new work, or again; tells what was done.
     fn drain<'a>(&'a mut self, backend: &'a str, on: bool) -> LocalBoxFuture<'a, Result<String>>;
+    /// The one backend that it stands for, where it is no more than a name for one.
+    fn leads_to(&self) -> Option<&str> {
+        None
+    }
     /// How to ask what it believes; none where it has nothing to ask.
     fn viewer(&self) -> Option<Box<dyn Viewer>>;
     /// Ends it for good; nothing of it is left when this returns.

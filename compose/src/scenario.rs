@@ -116,6 +116,10 @@ words!(
         MysqlProxy = "mysql-proxy",
         /// Whatever the scenario's `command` and `config` say.
         Command = "command",
+        /// No proxy: a name that leads to a backend, looked up at each connect.
+        Dns = "dns",
+        /// The same, looked up before each use: clients go where it leads.
+        DnsFollowing = "dns-following",
         /// One that is there already.
         External = "external",
     }
@@ -130,11 +134,21 @@ impl ProxyKind {
         )
     }
 
+    /// Whether it is no proxy, but a name for a backend.
+    pub const fn is_name(self) -> bool {
+        matches!(self, Self::Dns | Self::DnsFollowing)
+    }
+
+    /// Whether it is a program that has to be there.
+    pub const fn is_program(self) -> bool {
+        !self.is_embedded() && !self.is_name() && !matches!(self, Self::External)
+    }
+
     /// Whether a runtime has it.
     pub const fn runs_in(self, runtime: RuntimeKind) -> bool {
         match runtime {
-            RuntimeKind::Embedded => self.is_embedded(),
-            RuntimeKind::Process => !self.is_embedded() && !matches!(self, Self::External),
+            RuntimeKind::Embedded => self.is_embedded() || self.is_name(),
+            RuntimeKind::Process => self.is_program() || self.is_name(),
             RuntimeKind::External => matches!(self, Self::External),
             RuntimeKind::Docker => matches!(
                 self,
@@ -194,6 +208,10 @@ words!(
         /// A statement that takes the step's `duration` is begun through each proxy;
         /// what becomes of it is noted.
         LongQuery = "long_query",
+        /// Points a name at another backend.
+        Repoint = "repoint",
+        /// Undoes a `repoint`.
+        Restore = "restore",
     }
 );
 
@@ -221,7 +239,11 @@ impl Action {
 
     /// Whether a `duration` can undo it.
     pub const fn takes_duration(self) -> bool {
-        self.is_fault() || matches!(self, Self::Restart | Self::Drain | Self::LongQuery)
+        self.is_fault()
+            || matches!(
+                self,
+                Self::Restart | Self::Drain | Self::LongQuery | Self::Repoint
+            )
     }
 
     /// What undoes it.
@@ -232,7 +254,8 @@ impl Action {
                 Some(Self::Resume)
             }
             Self::Drain => Some(Self::Undrain),
-            Self::Resume | Self::Start | Self::Undrain | Self::LongQuery => None,
+            Self::Repoint => Some(Self::Restore),
+            Self::Resume | Self::Start | Self::Undrain | Self::Restore | Self::LongQuery => None,
         }
     }
 }
@@ -311,6 +334,8 @@ pub struct ProxySpec {
     pub kind: ProxyKind,
     /// Of the kind `command`: what to start.
     pub custom: Option<CustomProxy>,
+    /// Of a name: how long a resolver keeps it.
+    pub ttl_ns: Option<u64>,
 }
 
 /// A proxy that the lab knows nothing of.
@@ -320,6 +345,8 @@ pub struct CustomProxy {
     pub command: Vec<String>,
     /// Its configuration.
     pub config: String,
+    /// What the configuration's file is called: some programs tell its format by that.
+    pub config_name: String,
 }
 
 /// One step of the timeline.
@@ -340,6 +367,8 @@ pub struct Step {
     pub grace_ns: Option<u64>,
     /// Of a `slow`: by how much.
     pub delay_ns: Option<u64>,
+    /// Of a `repoint`: at which backend.
+    pub to: Option<String>,
     /// Where it stands in the file.
     pub line: usize,
 }
@@ -445,9 +474,13 @@ impl Scenario {
             origin: origin.to_owned(),
             errors,
         };
-        let mut scenario = parse::parse(text).map_err(failed)?;
+        let (mut scenario, mut errors) = parse::parse(text).map_err(failed)?;
         scenario.apply(overrides);
-        let errors = rules::check(&scenario, overrides);
+        // All at once, but for what only follows from what is wrong already.
+        let further = rules::check(&scenario, overrides);
+        let follows = rules::Follows::of(&errors);
+        errors.extend(further.into_iter().filter(|error| !follows.is(error)));
+        errors.sort_by_key(|error| error.line);
         if errors.is_empty() {
             Ok(scenario)
         } else {
@@ -522,6 +555,7 @@ pub fn named(kinds: &[ProxyKind]) -> Vec<ProxySpec> {
             name: kind.as_str().to_owned(),
             kind: *kind,
             custom: None,
+            ttl_ns: None,
         })
         .collect()
 }

@@ -11,6 +11,7 @@ use crate::control::Control;
 use crate::error::{Problem, Result};
 use crate::folder::{LabFolder, write_private};
 use crate::programs::{AGENT, AGGREGATOR};
+use crate::runtime::Reached;
 use crate::witness::Login;
 
 const UP_WITHIN_NS: i64 = 30_000_000_000;
@@ -23,7 +24,7 @@ pub struct AgentSetup<'a> {
     /// Its id.
     pub agent_id: &'a str,
     /// Its targets.
-    pub targets: &'a [(String, SocketAddr)],
+    pub targets: &'a [(String, Reached)],
     /// Who logs in.
     pub login: &'a Login,
     /// Its guard.
@@ -39,6 +40,8 @@ pub struct Services {
     logs: [PathBuf; 2],
     /// To the aggregator.
     pub control: Control,
+    /// Where the aggregator listens.
+    pub url: String,
     /// Where its page for browsers is, if there is one.
     pub page: Option<SocketAddr>,
 }
@@ -92,6 +95,7 @@ impl Services {
             aggregator,
             logs: [agent_log, aggregator_log],
             control,
+            url,
             page,
         })
     }
@@ -257,17 +261,25 @@ fn agent_config(setup: &AgentSetup<'_>, url: &str, data: &Path, secret: &Path) -
     let targets = setup
         .targets
         .iter()
-        .map(|(name, address)| {
-            toml::Value::Table(toml::Table::from_iter([
+        .map(|(name, reached)| {
+            let mut target = toml::Table::from_iter([
                 ("name".to_owned(), text(name)),
-                ("address".to_owned(), text(&address.to_string())),
+                ("address".to_owned(), text(&reached.address)),
                 ("user".to_owned(), text(&setup.login.user)),
                 ("password_file".to_owned(), path(secret)),
                 (
                     "max_connects_per_second".to_owned(),
                     toml::Value::Integer(i64::from(setup.max_connects_per_second)),
                 ),
-            ]))
+            ]);
+            if let Some(server) = reached.name_server {
+                target.insert("name_server".to_owned(), text(&server.to_string()));
+                target.insert(
+                    "follow_dns".to_owned(),
+                    toml::Value::Boolean(reached.follows),
+                );
+            }
+            toml::Value::Table(target)
         })
         .collect();
     let mut config = toml::Table::from_iter([
@@ -316,7 +328,7 @@ mod tests {
         };
         let targets = [(
             "haproxy".to_owned(),
-            SocketAddr::from(([127, 0, 0, 1], 6001)),
+            SocketAddr::from(([127, 0, 0, 1], 6001)).into(),
         )];
         let setup = AgentSetup {
             agent_id: "lab",

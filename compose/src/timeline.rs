@@ -21,6 +21,8 @@ pub struct Due {
     pub grace_ns: Option<u64>,
     /// Of a `slow`: by how much. Of a `long_query`: how long it takes.
     pub lasts_ns: Option<u64>,
+    /// Of a `repoint`: at which backend.
+    pub to: Option<String>,
 }
 
 /// Draws the times of all steps and adds what undoes those with a duration.
@@ -50,6 +52,7 @@ pub fn schedule(steps: &[Step], mut draw: impl FnMut(u64) -> u64) -> Vec<Due> {
                 Action::LongQuery => step.duration_ns,
                 _ => step.delay_ns,
             },
+            to: step.to.clone(),
         });
         if let (Some(after), Some(undo)) = (lasts, step.action.undone_by()) {
             due.push(Due {
@@ -58,6 +61,7 @@ pub fn schedule(steps: &[Step], mut draw: impl FnMut(u64) -> u64) -> Vec<Due> {
                 subject: step.subject.clone(),
                 grace_ns: None,
                 lasts_ns: None,
+                to: None,
             });
         }
     }
@@ -88,6 +92,7 @@ mod tests {
             duration_ns,
             grace_ns: None,
             delay_ns: None,
+            to: None,
             line: 1,
         }
     }

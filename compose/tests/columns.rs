@@ -135,8 +135,9 @@ fn no_line_is_longer_than_the_terminal() {
     aggregator(&["report", "nosuch", "--data", runs], 1);
     aggregator(&["verify", id, "--data", runs], 0);
     aggregator(&["clock", id, "--data", runs], 0);
-    aggregator(&["compare", id, id, "--data", runs], 0);
-    aggregator(&["compare", &bench, &bench], 0);
+    aggregator(&["compare", id, id, "--data", runs], 2);
+    aggregator(&["compare", id, id, "--anyway", "--data", runs], 0);
+    aggregator(&["compare", &bench, &bench, "--anyway"], 0);
     aggregator(&["compare", id, &bench, "--data", runs], 2);
     aggregator(&["runs", "--data", runs], 0);
     aggregator(&["runs", "--data", &format!("{runs}/nosuch")], 1);

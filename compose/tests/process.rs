@@ -100,6 +100,7 @@ fn due(at_ms: u64, action: Action) -> Due {
         subject: "backend-1".to_owned(),
         grace_ns: None,
         lasts_ns: None,
+        to: None,
     }
 }
 
@@ -476,6 +477,48 @@ fn what_cannot_be_run_is_a_usage_error() {
     let (code, said) = run(&["run", "switchover", "--fault", "reject"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("not applicable"), "{said}");
+    let (code, said) = run(&["run", "baseline", "--fault", "stop"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("has no fault that could become it"), "{said}");
+    let (code, said) = run(&["run", "switchover", "--proxy", "haproxy,haproxy"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--proxy haproxy is given twice"), "{said}");
+    let missing = "haproxy=/nonexistent/haproxy";
+    let (code, said) = run(&[
+        "run",
+        "switchover",
+        "--proxy",
+        "haproxy",
+        "--dry-run",
+        "--program",
+        missing,
+    ]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("could not be done here") && said.contains("/nonexistent/haproxy"),
+        "{said}"
+    );
+    // Whatever is wrong with the last run is told before the first.
+    for (more, code, why) in [
+        (
+            ["switchovr", "--proxy", "l4-passthrough"],
+            2,
+            "neither a shipped scenario nor a file",
+        ),
+        (["killed", "--proxy", "haproxy"], 1, "/nonexistent/haproxy"),
+        (
+            ["killed", "--proxy", "nginx,nginx"],
+            2,
+            "--proxy nginx is given twice",
+        ),
+    ] {
+        let mut args = vec!["matrix", "baseline", "--program", missing];
+        args.extend(more);
+        let (found, said) = run(&args);
+        assert_eq!(found, Some(code), "{said}");
+        assert!(said.contains(why), "{said}");
+        assert!(!said.contains("load on each target"), "{said}");
+    }
     let (code, said) = run(&["run", "switchover", "--proxy", "haprox"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("haproxy-mysql-check"), "{said}");

@@ -21,7 +21,8 @@ fn run(scenario: &str, more: &[&str]) -> Ran {
     // A hang has to last longer than the checks take to notice it (4 s), and five
     // deaths in a row take their time on a busy host.
     let faster = match scenario {
-        "hung-quiet" | "cut-off" | "flapping" | "half-cut" | "long-query" => "2",
+        // Nor does what a resolver remembers (3 s).
+        "hung-quiet" | "cut-off" | "flapping" | "half-cut" | "long-query" | "dns-change" => "2",
         "hung" | "slow" | "storm" => "3",
         _ => "5",
     };
@@ -248,6 +249,62 @@ fn a_restarted_proxy_hurts_all_its_clients() {
     ] {
         ran.all_hurt(of(proxy, BARE), 0);
         ran.only(of(proxy, BARE), 0, &["dropped", "reconnected"]);
+    }
+}
+
+/// Who was served by the old backend at last, and when, after the record was changed.
+fn last_from_subject(ran: &Ran, row: (&str, &str, &str), fault: usize) -> f64 {
+    let (target, style, kind) = row;
+    let fault = &ran.row(target, style, kind)["faults"][fault];
+    fault["after_asked_s"]["last_from_subject"]["latest"]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{fault}"))
+}
+
+#[test]
+fn a_changed_record_moves_those_who_ask() {
+    let ran = run("dns-change", &[]);
+    assert_eq!(ran.steps(), ["repoint", "repoint", "stop"]);
+    // Each record's change is nobody else's fault.
+    ran.only(of("dns", BARE), 0, &["undrained", "stalled"]);
+    assert_eq!(ran.count("dns-following", "reused", "bare", 0, "held"), 0);
+    assert_eq!(ran.count("dns", "reused", "bare", 1, "held"), 0);
+    // Who follows goes to the other backend over a new connection, without an error.
+    ran.only(of("dns-following", BARE), 1, &["reconnected", "stalled"]);
+    ran.only(
+        of("dns-following", CANARY),
+        1,
+        &["state lost", "dropped", "failed", "stalled"],
+    );
+    for target in ["dns", "dns-following"] {
+        ran.only(
+            of(target, ("new", "bare")),
+            usize::from(target != "dns"),
+            &["served", "slow"],
+        );
+    }
+    // And not before what the resolver remembers is over.
+    let change = ran
+        .said
+        .lines()
+        .find(|line| line.contains("repoint `dns-following`"))
+        .expect("it was said");
+    let remembered: f64 = change
+        .split("for another ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next())
+        .map_or(0.0, |seconds| seconds.parse().expect("a number"));
+    let last = last_from_subject(&ran, of("dns-following", BARE), 1);
+    assert!(
+        (remembered - 0.25..remembered + 1.0).contains(&last),
+        "{last}, not {remembered}\n{}",
+        ran.said
+    );
+    // When the old backend is stopped only those are on it who asked nobody.
+    ran.all_hurt(of("dns", BARE), 2);
+    ran.only(of("dns", BARE), 2, &["dropped", "reconnected"]);
+    for row in [of("dns", ("new", "bare")), of("dns-following", BARE)] {
+        assert_eq!(ran.count(row.0, row.1, row.2, 2, "held"), 0, "{}", ran.said);
     }
 }
 

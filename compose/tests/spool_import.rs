@@ -253,6 +253,7 @@ fn manifest(plan: RunPlan) -> Manifest {
         labels: BTreeMap::new(),
         agents: Vec::new(),
         caveats: Vec::new(),
+        files: None,
     }
 }
 

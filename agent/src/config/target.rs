@@ -1,5 +1,6 @@
 //! What can be probed, from the file or from a flag.
 
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,6 +12,7 @@ use serde_spanned::Spanned;
 
 use super::error::{ConfigError, Place};
 use super::{DEFAULT_MAX_CONNECTS_PER_SECOND, Sources};
+use crate::names;
 use crate::probe::identity::check_expression;
 use crate::reach::{DEFAULT_MAX_SOCKETS, Reach, TlsFiles};
 
@@ -66,6 +68,7 @@ pub(super) struct FileTarget {
     tls_name: Option<String>,
     #[serde(default)]
     follow_dns: bool,
+    name_server: Option<Spanned<String>>,
     max_sockets: Option<Spanned<u32>>,
     breaker: Option<bool>,
     inspect: Option<bool>,
@@ -103,9 +106,18 @@ impl FileTarget {
             }
             Some(most) => *most.get_ref(),
         };
+        let name_server = self
+            .name_server
+            .as_ref()
+            .map(|text| {
+                name_server(text.get_ref())
+                    .map_err(|why| place.at(text.span(), "name_server", &why))
+            })
+            .transpose()?;
         Ok(Reach {
             tls,
             follow_dns: self.follow_dns,
+            name_server,
             max_sockets,
             breaker: self.breaker.unwrap_or(true),
             inspect: self.inspect.unwrap_or(true),
@@ -191,6 +203,17 @@ impl FileTarget {
             reach,
         })
     }
+}
+
+/// `ADDRESS` or `ADDRESS:PORT`; a name would need a name server itself.
+fn name_server(text: &str) -> Result<SocketAddr, String> {
+    text.parse::<SocketAddr>()
+        .ok()
+        .or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, names::PORT)))
+        .filter(|address| address.port() != 0)
+        .ok_or_else(|| {
+            format!("`{text}` is no address: write 10.0.0.53, 10.0.0.53:5353 or [fd00::53]:53")
+        })
 }
 
 pub(crate) fn split_address(text: &str) -> Result<(String, u16), String> {

@@ -221,6 +221,10 @@ fn how_a_target_is_reached_stands_beside_it() {
             .expect("fine");
     assert_eq!(reach.tls.mode().as_str(), "required");
     assert!(reach.follow_dns && !reach.breaker && reach.max_sockets == 7);
+    for (text, address) in [("10.0.0.53", "10.0.0.53:53"), ("[::1]:5353", "[::1]:5353")] {
+        let (reach, _) = parse(&format!("name_server = \"{text}\"")).expect("fine");
+        assert_eq!(reach.name_server, address.parse().ok());
+    }
     for (keys, why) in [
         (
             "tls = \"verify\"",
@@ -228,6 +232,10 @@ fn how_a_target_is_reached_stands_beside_it() {
         ),
         ("tls_ca = \"ca.pem\"", "cannot read `c/ca.pem`"),
         ("max_sockets = 0", "would never connect"),
+        (
+            "name_server = \"ns.example\"",
+            "agent.toml:5: key `name_server`: `ns.example` is no address",
+        ),
     ] {
         let error = parse(keys).expect_err("refused").message;
         assert!(error.contains(why), "{error}");

@@ -85,8 +85,8 @@ pub async fn reach(endpoint: &Arc<Endpoint>, means: Means<'_>) -> Result<Tapped,
         peer: None,
         greeting: None,
     };
-    let (host, port) = (endpoint.target.host.clone(), endpoint.target.port);
-    let lookup = Box::pin(async move { resolve(&host, port).await });
+    let of_lookup = Arc::clone(endpoint);
+    let lookup = Box::pin(async move { resolve(&of_lookup.target).await });
     let addresses = match leash::run(lookup, Some(limit), give_up, graveyard).await {
         Ended::Done(Ok(addresses)) => addresses,
         Ended::Done(Err(error)) => return Err(failed(outcome::of_resolve_error(&error), &[])),

@@ -1,7 +1,7 @@
 //! What all clients of a target share: where it is, how to get in, and the
 //! agent's own limits on it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +13,7 @@ use super::identity::IdentityCell;
 use crate::breaker::Breaker;
 use crate::config::Target;
 use crate::guard::Guard;
+use crate::names;
 use crate::outcome::{self, Verdict};
 use crate::reach::{TlsMode, name_of_refused};
 
@@ -181,18 +182,8 @@ fn base(target: &Target, found_name: Option<&str>) -> Opts {
 }
 
 /// Looks the target's address up.
-pub async fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(ip, port)]);
-    }
-    let found: Vec<_> = tokio::net::lookup_host((host, port)).await?.collect();
-    if found.is_empty() {
-        return Err(std::io::Error::new(
-            std::io::ErrorKind::NotFound,
-            "the name has no address",
-        ));
-    }
-    Ok(found)
+pub async fn resolve(target: &Target) -> std::io::Result<Vec<SocketAddr>> {
+    names::look_up(&target.host, target.port, target.reach.name_server).await
 }
 
 /// Connects to the first address that takes it; returns the last one tried.

@@ -317,9 +317,7 @@ async fn with_connection<T: Send + 'static>(
     let never = CancellationToken::new();
     let endpoint = source.clone();
     let connecting = Box::pin(async move {
-        let addresses = resolve(&endpoint.target.host, endpoint.target.port)
-            .await
-            .map_err(Error::from)?;
+        let addresses = resolve(&endpoint.target).await.map_err(Error::from)?;
         connect(&endpoint, &addresses).await.1
     });
     let conn = match leash::run(connecting, Some(LIMIT), &never, graveyard).await {

@@ -430,14 +430,15 @@ impl Client {
         draft: &mut Draft,
         give_up: &CancellationToken,
     ) -> Result<Vec<SocketAddr>, Verdict> {
-        let (host, port) = (self.endpoint.target.host.clone(), self.endpoint.target.port);
-        if let Ok(ip) = host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(ip, port)]);
+        let target = &self.endpoint.target;
+        if let Ok(ip) = target.host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, target.port)]);
         }
+        let endpoint = Arc::clone(&self.endpoint);
         draft.phase = Some(Phase::Resolve);
         let begun_ns = self.clock.raw_ns();
         let looked_up = leash::run(
-            Box::pin(async move { resolve(&host, port).await }),
+            Box::pin(async move { resolve(&endpoint.target).await }),
             self.timeouts.resolve_ns.map(Duration::from_nanos),
             give_up,
             &self.graveyard,

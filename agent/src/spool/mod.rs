@@ -3,8 +3,8 @@
 //!
 //! Records are numbered by one thread, the [`writer`], which owns the folder. At
 //! each wake-up it writes all it has been given as small frames into an open
-//! tail file, with one write, before anything else. Once a second, or after
-//! enough records, it seals: the same records as few large frames into a segment
+//! tail file, with one write, before anything else. Once a second, twice where much
+//! waits, or after enough records, it seals: the same records as few large frames into a segment
 //! file; then a new tail begins, and the old one is removed when the segment is
 //! synced. A crash between leaves both, and seq numbers tell ([`recover`]).
 //!
@@ -70,6 +70,8 @@ pub struct FrameRef {
 #[derive(Debug)]
 pub(crate) enum Command {
     Sample(RunId, Box<Sample>),
+    /// Reserve numbers for a run that is about to begin: so many samples. Then answer.
+    Prepare(RunId, u64, oneshot::Sender<()>),
     Begin(RunId, ProbingStarted),
     End(RunId, ProbingEnded),
     /// Into the host stream of every run that is being probed.
@@ -144,6 +146,15 @@ impl Spool {
     /// Spools a sample; waits while the writer is behind.
     pub async fn sample(&self, run: RunId, sample: Sample) {
         self.tell(Command::Sample(run, Box::new(sample))).await;
+    }
+
+    /// Has numbers for about so many samples of a run reserved durably. Done before
+    /// a run's first slot, no sample of it waits for the disk: what waits would be
+    /// lost if the agent was killed.
+    pub async fn prepare(&self, run: RunId, samples: u64) {
+        let (done, finished) = oneshot::channel();
+        self.tell(Command::Prepare(run, samples, done)).await;
+        let _ = finished.await;
     }
 
     /// Begins the host stream of a run.

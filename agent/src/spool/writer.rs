@@ -42,10 +42,18 @@ use super::sync::Syncer;
 use super::vfs::VfsFile;
 use super::{Command, Report, Spool, SpoolError};
 
+/// What was written first waits at most so long to be sealed, and sent.
 const SEAL_AFTER_NS: i64 = 1_000_000_000;
+/// And so long where this many records of a stream wait with it: a frame's own bytes
+/// then weigh little, and those who look at a run see it sooner.
+const SEAL_SOON_NS: i64 = 500_000_000;
+const SEAL_SOON_RECORDS: usize = 256;
 /// Long ago: what is due since then is due now.
 const AT_ONCE: i64 = i64::MIN / 2;
 const SEAL_RECORDS: usize = 4_096;
+/// Numbers that are reserved ahead: at least and at most.
+const LEAST_RESERVED: u64 = 256;
+const MOST_RESERVED: u64 = 1 << 20;
 const QUEUE: usize = 32_768;
 const BATCH: usize = 8_192;
 /// Records of a stream kept in memory while nothing can be written.
@@ -324,7 +332,7 @@ impl Writer {
         let now = self.clock.raw_ns();
         let mut next = now + 3_600_000_000_000;
         if let Some(since) = self.unsealed_since_ns {
-            next = next.min(since.saturating_add(SEAL_AFTER_NS));
+            next = next.min(since.saturating_add(self.seal_after_ns()));
             if let SyncPolicy::Interval(every_ns) = self.settings.sync {
                 next = next.min((self.last_sync_ns.saturating_add(every_ns)).max(now));
             }
@@ -347,9 +355,13 @@ impl Writer {
                     samples.push(*sample);
                 }
             }
+            Command::Prepare(run, samples, done) => {
+                self.reserve_first(run, samples);
+                let _ = done.send(());
+            }
             Command::Begin(run, started) => {
                 self.active.insert(run);
-                self.reserve_first(run);
+                self.reserve_first(run, 0);
                 self.host(run, HostRecord::Started(started));
             }
             Command::End(run, ended) => {
@@ -424,18 +436,24 @@ impl Writer {
         self.save_now();
     }
 
-    /// Before the first slot, so that no sample of the run has to wait.
-    fn reserve_first(&mut self, run: RunId) {
-        for kind in [StreamKind::Samples, StreamKind::Host] {
+    /// Before the first slot, so that no sample of the run has to wait. Waits, unless
+    /// that has been done.
+    fn reserve_first(&mut self, run: RunId, samples: u64) {
+        let mut is_done = true;
+        for (kind, records) in [(StreamKind::Samples, samples), (StreamKind::Host, 0)] {
             let id = StreamId {
                 run,
                 incarnation: self.incarnation,
                 kind,
             };
+            let records = records.clamp(LEAST_RESERVED, MOST_RESERVED);
             self.ledger.open_stream(id);
-            self.ledger.want(&id, 256);
+            self.ledger.want(&id, records);
+            is_done &= self.ledger.durable(&id) >= records;
         }
-        self.save_now();
+        if !is_done {
+            self.save_now();
+        }
     }
 
     /// Reserves numbers before they run out, behind the scenes.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use gapscope_proto::clock::{Clock, SystemClock};
@@ -57,13 +57,35 @@ pub(crate) struct Server {
     pub(crate) connections: Arc<AtomicU32>,
     /// Statements answered well.
     pub(crate) answers: Arc<AtomicU32>,
-    /// Where asked for, each answer's connection and its number, which is given
-    /// as the connection id: so each answer can be found again.
+    /// Where asked for, each answer: its number is given as the connection id, so
+    /// it can be found again.
     pub(crate) tickets: Option<Tickets>,
+    /// Who is answered, where answers are counted: a port that was free may be one that
+    /// another test's agent still tries to reach, and what that is told is not ours.
+    pub(crate) user: String,
+    /// Who else came, by name.
+    pub(crate) strangers: Arc<Mutex<Vec<String>>>,
 }
 
-/// Connection and number of each answer.
-pub(crate) type Tickets = Arc<Mutex<Vec<(u32, u64)>>>;
+/// An answer, as the server that gave it knows it. Its number is its place, from 1.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ticket {
+    /// Over which connection: the number that its greeting had.
+    pub(crate) connection: u32,
+    /// When it was decided.
+    pub(crate) given_ns: i64,
+    /// When all of it had been handed to the kernel; none: it never was.
+    pub(crate) sent_ns: Option<i64>,
+}
+
+/// All answers.
+pub(crate) type Tickets = Arc<Mutex<Vec<Ticket>>>;
+
+/// As the agents read it: they run on the same host.
+pub(crate) fn now_ns() -> i64 {
+    static CLOCK: LazyLock<SystemClock> = LazyLock::new(SystemClock::new);
+    CLOCK.raw_ns()
+}
 
 impl Server {
     pub(crate) fn start(behaviour: Behaviour) -> Self {
@@ -88,12 +110,20 @@ impl Server {
         let answers = Arc::new(AtomicU32::new(0));
         let (b, c, a) = (behaviour.clone(), connections.clone(), answers.clone());
         let t = tickets.clone();
+        let user = match &tickets {
+            Some(_) => format!("probe-{:08x}", rand::random::<u32>()),
+            None => "probe".to_owned(),
+        };
+        let only = tickets.is_some().then(|| user.clone());
+        let strangers = Arc::new(Mutex::new(Vec::new()));
+        let s = strangers.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let id = c.fetch_add(1, Ordering::SeqCst) + 1;
                 let (b, a, t) = (b.clone(), a.clone(), t.clone());
+                let (only, s) = (only.clone(), s.clone());
                 std::thread::spawn(move || {
-                    let _ = serve(stream, id, &b, &a, t.as_ref());
+                    let _ = serve(stream, id, &b, &a, t.as_ref(), only.map(|only| (only, s)));
                 });
             }
         });
@@ -103,6 +133,8 @@ impl Server {
             connections,
             answers,
             tickets,
+            user,
+            strangers,
         }
     }
 
@@ -160,6 +192,7 @@ fn serve(
     behaviour: &Mutex<Behaviour>,
     answers: &AtomicU32,
     tickets: Option<&Tickets>,
+    only: Option<(String, Arc<Mutex<Vec<String>>>)>,
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let now = || *behaviour.lock().expect("not poisoned");
@@ -193,7 +226,18 @@ fn serve(
     greeting.extend_from_slice(&[0; 10]);
     greeting.extend_from_slice(b"123456789012\0mysql_native_password\0");
     stream.write_all(&packet(0, &greeting))?;
-    read_packet(&mut stream)?;
+    let login = read_packet(&mut stream)?;
+    if let Some((user, strangers)) = only {
+        // Behind capabilities, longest packet, character set and 23 zeros.
+        let name = login.get(32..).unwrap_or_default();
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).into_owned();
+        if name != user {
+            strangers.lock().expect("not poisoned").push(name);
+            stream.write_all(&error(2, 1045, "Access denied: not of this test"))?;
+            return Ok(());
+        }
+    }
     if now() == Behaviour::ErrorAtLogin {
         stream.write_all(&error(2, 1045, "Access denied for user 'probe'"))?;
         return Ok(());
@@ -272,9 +316,12 @@ fn serve(
             // Noted before it is sent: an answer that nobody noted cannot arrive.
             Some(tickets) => {
                 let mut tickets = tickets.lock().expect("not poisoned");
-                let ticket = tickets.len() as u64 + 1;
-                tickets.push((id, ticket));
-                ticket
+                tickets.push(Ticket {
+                    connection: id,
+                    given_ns: now_ns(),
+                    sent_ns: None,
+                });
+                tickets.len() as u64
             }
             None => u64::from(id),
         };
@@ -299,6 +346,10 @@ fn serve(
         }
         out.extend(packet(seq, &EOF));
         stream.write_all(&out)?;
+        if let Some(tickets) = tickets {
+            let at = usize::try_from(shown).expect("a place") - 1;
+            tickets.lock().expect("not poisoned")[at].sent_ns = Some(now_ns());
+        }
         answers.fetch_add(1, Ordering::SeqCst);
     }
 }

@@ -293,7 +293,7 @@ fn first(hurt: &[(AgentId, Span)]) -> First {
 
 fn outages(sides: &[Side<'_>]) -> Vec<Outage> {
     let everybody: Vec<Vec<Piece>> = sides.iter().flat_map(|s| s.clients.clone()).collect();
-    merge::any(&everybody)
+    merge::any(&everybody, &[])
         .iter()
         .map(|any| {
             let (from, to) = (any.from_ns, any.to_ns);
@@ -321,7 +321,7 @@ fn outages(sides: &[Side<'_>]) -> Vec<Outage> {
                 .filter(|(_, (_, view))| *view != View::NoData)
                 .flat_map(|(side, _)| side.known(from, to))
                 .collect();
-            let all: Vec<_> = merge::all(&with_data)
+            let all: Vec<_> = merge::all(&with_data, &[])
                 .into_iter()
                 .filter(|all| all.from_ns <= to && from <= all.to_ns)
                 .collect();

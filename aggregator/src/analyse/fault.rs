@@ -225,7 +225,9 @@ pub fn look(series: &ClientSeries, fault: &LocalFault, deadline_ns: i64, blind: 
         seen.gap = seen.gap.max(unwatched);
         seen.gap.no_data = true;
     }
-    if last.is_none() || (looked_away && !seen.is_hurt()) {
+    // What was done to another target has no effect here that anybody could miss.
+    let has_effect = fault.reach != Reach::Nobody;
+    if has_effect && (last.is_none() || (looked_away && !seen.is_hurt())) {
         // No probe after the fault, or none while it had its effect: whatever
         // it did, nobody looked.
         seen.exposure = Exposure::Unmeasured;
@@ -238,6 +240,9 @@ pub fn look(series: &ClientSeries, fault: &LocalFault, deadline_ns: i64, blind: 
 
 /// By whom the last answers before a fault came.
 fn exposure(before: &[&Probe], reach: Reach) -> Exposure {
+    if reach == Reach::Nobody {
+        return Exposure::None;
+    }
     if before.is_empty() {
         return Exposure::Unmeasured;
     }
@@ -511,6 +516,15 @@ mod tests {
         };
         assert_eq!(
             seen(twenty(|k| by(1, 1, k)), other).exposure,
+            Exposure::None
+        );
+        // However soon this target's own fault follows: nobody missed anything.
+        let at_once = LocalFault {
+            until_ns: 1_050 * MS + 1,
+            ..other
+        };
+        assert_eq!(
+            seen(twenty(|k| by(1, 1, k)), at_once).exposure,
             Exposure::None
         );
         let unseen = LocalFault {

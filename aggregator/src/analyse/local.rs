@@ -97,7 +97,8 @@ pub(super) fn local_faults(
                 until_ns: i64::MAX,
                 reach,
                 subject,
-                is_drain: fault.step == "drain",
+                // A changed record asks clients to leave a backend, as a drain does.
+                is_drain: fault.step == "drain" || fault.scope == FaultScope::Dns,
                 is_lasting: matches!(fault.scope, FaultScope::Backend | FaultScope::Mark)
                     && fault.step != "drain"
                     && fault.cleared.is_none(),

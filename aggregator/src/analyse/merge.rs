@@ -4,6 +4,8 @@
 //! the service was out for somebody at least as long as the union of the inner
 //! intervals in it, at most as long as the piece. `all`: nobody was served, at
 //! least the intersection of the inner and at most that of the outer intervals.
+//! Where nothing is known of a client it may have been out, so its holes count as
+//! outer; an outage is only where somebody was seen to be out.
 //!
 //! Both depend on how many clients looked: more of them make `any` longer and
 //! `all` shorter. Client-seconds do not, so they stand beside.
@@ -124,32 +126,41 @@ impl Seen for Stretch {
     }
 }
 
-fn flagged<T: Seen>(clients: &[Vec<T>]) -> Vec<Interval> {
+fn flagged<T: Seen>(clients: &[Vec<T>], holes: &[Vec<Interval>]) -> Vec<Interval> {
     let flagged = clients.iter().flatten().filter(|s| s.has_no_data());
-    union(flagged.map(Seen::outer).collect())
+    let holes = holes.iter().flatten().copied();
+    union(flagged.map(Seen::outer).chain(holes).collect())
 }
 
-/// Outages that hurt at least one of these clients.
-pub fn any<T: Seen>(clients: &[Vec<T>]) -> Vec<Merged> {
+/// Outages that hurt at least one of these clients. `holes` are, of each client,
+/// when nothing is known of it; none, if that is settled already.
+pub fn any<T: Seen>(clients: &[Vec<T>], holes: &[Vec<Interval>]) -> Vec<Merged> {
     let outer = union(clients.iter().flatten().map(Seen::outer).collect());
     let inner = union(clients.iter().flatten().map(Seen::inner).collect());
-    pieces(&outer, &inner, &flagged(clients))
+    pieces(&outer, &inner, &flagged(clients, holes))
 }
 
-/// Outages that hurt all of these clients at once.
-pub fn all<T: Seen>(clients: &[Vec<T>]) -> Vec<Merged> {
+/// Outages that hurt all of these clients at once; `holes` as in [`any`].
+pub fn all<T: Seen>(clients: &[Vec<T>], holes: &[Vec<Interval>]) -> Vec<Merged> {
     let everything = || vec![(i64::MIN, i64::MAX)];
     if clients.is_empty() {
         return Vec::new();
     }
-    let meet = |pick: fn(&T) -> Interval| {
-        clients.iter().fold(everything(), |so_far, client| {
-            intersection(&so_far, &union(client.iter().map(pick).collect()))
+    let meet = |outs: &dyn Fn(usize) -> Vec<Interval>| {
+        (0..clients.len()).fold(everything(), |so_far, client| {
+            intersection(&so_far, &union(outs(client)))
         })
     };
-    let outer = meet(T::outer);
-    let inner = meet(T::inner);
-    pieces(&outer, &inner, &flagged(clients))
+    let hurt = |client: usize| clients[client].iter().map(Seen::outer);
+    let mut outer = meet(&|client| {
+        let unknown = holes.get(client).into_iter().flatten().copied();
+        hurt(client).chain(unknown).collect()
+    });
+    let inner = meet(&|client| clients[client].iter().map(Seen::inner).collect());
+    let seen = union((0..clients.len()).flat_map(hurt).collect());
+    let mut seen = Overlaps::of(&seen);
+    outer.retain(|piece| seen.with(*piece).next().is_some());
+    pieces(&outer, &inner, &flagged(clients, holes))
 }
 
 /// Client-time lost: the clients' own outages added up, as an interval.
@@ -201,8 +212,8 @@ mod tests {
             stretch((0, 100), (20, 80)),
             stretch((200, 300), (260, 250)),
         ]];
-        check(&any(&clients), &[(60, Some(100)), (0, Some(100))]);
-        check(&all(&clients), &[(60, Some(100)), (0, Some(100))]);
+        check(&any(&clients, &[]), &[(60, Some(100)), (0, Some(100))]);
+        check(&all(&clients, &[]), &[(60, Some(100)), (0, Some(100))]);
         assert_eq!(client_time(&clients), (60, Some(200)));
     }
 
@@ -212,18 +223,18 @@ mod tests {
             vec![stretch((0, 100), (20, 80))],
             vec![stretch((50, 150), (70, 140))],
         ];
-        check(&any(&clients), &[(120, Some(150))]);
-        check(&all(&clients), &[(10, Some(50))]);
+        check(&any(&clients, &[]), &[(120, Some(150))]);
+        check(&all(&clients, &[]), &[(10, Some(50))]);
         assert_eq!(client_time(&clients), (130, Some(200)));
     }
 
     #[test]
     fn a_client_without_a_stretch_means_somebody_was_served() {
         let clients = vec![vec![stretch((0, 100), (20, 80))], vec![]];
-        check(&any(&clients), &[(60, Some(100))]);
-        check(&all(&clients), &[]);
-        check(&any::<Stretch>(&[]), &[]);
-        check(&all::<Stretch>(&[]), &[]);
+        check(&any(&clients, &[]), &[(60, Some(100))]);
+        check(&all(&clients, &[]), &[]);
+        check(&any::<Stretch>(&[], &[]), &[]);
+        check(&all::<Stretch>(&[], &[]), &[]);
     }
 
     #[test]
@@ -232,8 +243,8 @@ mod tests {
             vec![stretch((0, 100), (20, 80))],
             vec![stretch((101, 150), (110, 140))],
         ];
-        check(&any(&clients), &[(60, Some(100)), (30, Some(49))]);
-        check(&all(&clients), &[]);
+        check(&any(&clients, &[]), &[(60, Some(100)), (30, Some(49))]);
+        check(&all(&clients, &[]), &[]);
     }
 
     #[test]
@@ -242,10 +253,34 @@ mod tests {
             vec![stretch((0, i64::MAX), (20, 80))],
             vec![stretch((10, 90), (30, 60))],
         ];
-        let found = any(&clients);
+        let found = any(&clients, &[]);
         check(&found, &[(60, None)]);
         assert!(found[0].ongoing);
-        check(&all(&clients), &[(30, Some(80))]);
+        check(&all(&clients, &[]), &[(30, Some(80))]);
         assert_eq!(client_time(&clients), (90, None));
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_client_may_have_been_out() {
+        let clients = vec![vec![stretch((0, 100), (20, 80))], vec![]];
+        let holes = [vec![], vec![(50, 300)]];
+        let found = all(&clients, &holes);
+        check(&found, &[(0, Some(50))]);
+        assert!(found[0].no_data);
+        let any = any(&clients, &holes);
+        check(&any, &[(60, Some(100))]);
+        assert!(
+            any[0].no_data,
+            "the other one may have been hurt for longer"
+        );
+        // Both were not watched after it.
+        let holes = [vec![(90, 300)], vec![(50, 300)]];
+        check(&all(&clients, &holes), &[(0, Some(250))]);
+        // Of nobody anything is known, and nobody was seen to be out.
+        let unhurt: Vec<Vec<Stretch>> = vec![vec![], vec![]];
+        check(&all(&unhurt, &holes), &[]);
+        // Elsewhere it changes nothing.
+        let elsewhere = [vec![], vec![(101, 300)]];
+        check(&all(&clients, &elsewhere), &[]);
     }
 }

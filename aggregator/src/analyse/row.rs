@@ -296,7 +296,8 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         max_gap = max_gap.max(gap);
         found.push(stretches);
     }
-    let windows = windows(clients, &found, context);
+    let holes: Vec<Vec<(i64, i64)>> = clients.iter().map(|c| holes(c, deadline)).collect();
+    let windows = windows(clients, &found, &holes, context);
     let faults: Vec<FaultRow> = context
         .faults
         .iter()
@@ -322,7 +323,7 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         changes: tally.changes,
         healthy_backends_a_client: tally.healthy_backends_a_client,
         max_gap,
-        holes: clients.iter().map(|c| holes(c, deadline)).collect(),
+        holes,
         windows,
         client_time_lost: merge::client_time(&found),
         errors: tally.errors,
@@ -332,7 +333,12 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
     })
 }
 
-fn windows(clients: &[ClientSeries], found: &[Vec<Stretch>], context: &Context<'_>) -> Vec<Window> {
+fn windows(
+    clients: &[ClientSeries],
+    found: &[Vec<Stretch>],
+    holes: &[Vec<(i64, i64)>],
+    context: &Context<'_>,
+) -> Vec<Window> {
     let mut windows = Vec::new();
     for (client, stretches) in clients.iter().zip(found) {
         for s in stretches {
@@ -362,8 +368,8 @@ fn windows(clients: &[ClientSeries], found: &[Vec<Stretch>], context: &Context<'
         }
     }
     for (scope, merged) in [
-        (Scope::Any, merge::any(found)),
-        (Scope::All, merge::all(found)),
+        (Scope::Any, merge::any(found, holes)),
+        (Scope::All, merge::all(found, holes)),
     ] {
         windows.extend(merged.iter().map(|m| merged_window(scope, m)));
     }

@@ -315,12 +315,12 @@ proptest! {
             })
             .collect();
         let hurt = found.iter().filter(|s| !s.is_empty()).count();
-        let any = merge::any(&found);
+        let any = merge::any(&found, &[]);
         prop_assert!(any.len() <= 1);
         if let Some(m) = any.first() {
             prop_assert!(m.lower_ns <= truth && truth <= m.upper_ns.expect("over"));
         }
-        let all = merge::all(&found);
+        let all = merge::all(&found, &[]);
         prop_assert_eq!(all.len(), usize::from(hurt == found.len()));
         if let (Some(a), Some(m)) = (any.first(), all.first()) {
             prop_assert!(m.lower_ns <= truth && truth <= m.upper_ns.expect("over"));
@@ -375,6 +375,41 @@ proptest! {
         if let Some(upper) = s.upper_ns {
             prop_assert!(truth <= upper, "{truth}, {upper}");
         }
+    }
+
+    /// Nor does it make an outage of everybody shorter than it was.
+    #[test]
+    fn all_holds_although_the_agent_stood_still(
+        case in any_case(),
+        pauses in any_pauses(),
+        clients in 2i64..6,
+    ) {
+        let (mut found, mut unknown) = (Vec::new(), Vec::new());
+        for j in 0..clients {
+            let own = Case {
+                phase: case.interval * j / clients,
+                seed: case.seed.wrapping_add(j as u64),
+                ..case
+            };
+            let history = simulate_paused(&own, &pauses);
+            let blind = Blind::new(&pauses, &history);
+            found.push(stretches(&history, DEADLINE, &blind).0);
+            unknown.push(holes(&history, DEADLINE));
+        }
+        let all = merge::all(&found, &unknown);
+        let truth = case.ends - case.begins;
+        let is_seen = found.iter().any(|stretches| !stretches.is_empty());
+        let is_open = found.iter().zip(&unknown).all(|(stretches, holes)| {
+            let hidden = |hole: &(i64, i64)| hole.0 <= case.begins && case.ends <= hole.1;
+            !stretches.is_empty() || holes.iter().any(hidden)
+        });
+        if is_seen && is_open {
+            let holds = |m: &merge::Merged| m.upper_ns.is_none_or(|upper| truth <= upper);
+            prop_assert!(all.iter().any(holds), "{truth}, {all:?}");
+        }
+        let lower: i64 = all.iter().map(|m| m.lower_ns).sum();
+        prop_assert!(lower <= truth, "{truth}, {all:?}");
+        prop_assert!(is_seen || all.is_empty());
     }
 
     /// An outage that is not over when the run ends has no upper bound.

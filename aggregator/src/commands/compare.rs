@@ -72,6 +72,8 @@ struct Side {
     name: String,
     conditions: Vec<Conditions>,
     runs: Vec<Loaded>,
+    /// Of each run.
+    folders: Vec<PathBuf>,
 }
 
 fn load(args: &Args, wanted: &str) -> anyhow::Result<Side> {
@@ -79,6 +81,7 @@ fn load(args: &Args, wanted: &str) -> anyhow::Result<Side> {
         name: wanted.to_owned(),
         conditions: Vec::new(),
         runs: Vec::new(),
+        folders: Vec::new(),
     };
     for one in wanted
         .split(',')
@@ -86,6 +89,11 @@ fn load(args: &Args, wanted: &str) -> anyhow::Result<Side> {
         .filter(|one| !one.is_empty())
     {
         let path = find_path(&args.data, one)?;
+        let folder = path.canonicalize().unwrap_or_else(|_| path.clone());
+        if side.folders.contains(&folder) {
+            anyhow::bail!("`{wanted}` names a run twice: it would count as two");
+        }
+        side.folders.push(folder);
         if is_overhead(&path) {
             let bench = read(&path)?;
             side.conditions.push(of_bench(&bench));
@@ -169,6 +177,21 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         .iter()
         .map(|wanted| load(&args, wanted))
         .collect::<anyhow::Result<_>>()?;
+    let twice = sides.iter().enumerate().find_map(|(at, side)| {
+        let others = sides[..at].iter().flat_map(|other| &other.folders);
+        others
+            .into_iter()
+            .find(|folder| side.folders.contains(folder))
+    });
+    if let Some(folder) = twice
+        && !args.anyway
+    {
+        output::error(&output::hinted(
+            format!("{} is on several sides", folder.display()),
+            "a run does not differ from itself: name another, or look with --anyway",
+        ));
+        return Ok(Exit::Usage);
+    }
     let differs = differs(&sides);
     if !differs.is_empty() && !args.anyway {
         let texts: Vec<String> = differs

@@ -273,7 +273,9 @@ fn manifest(run: &Imported, incarnation: Incarnation, file: &Path) -> Manifest {
                 host_committed: 0,
                 samples_repeated: 0,
             }],
+            shares_id: false,
         }],
         caveats: run.caveats.clone(),
+        files: None,
     }
 }

@@ -246,6 +246,7 @@ impl wire::control_server::Control for ControlService {
             labels: request.labels.into_iter().collect(),
             agents: shares.keys().map(|id| agents[id].entry(id)).collect(),
             caveats: beside.iter().map(Beside::said_of_other).collect(),
+            files: None,
         };
         let handle = self
             .hub

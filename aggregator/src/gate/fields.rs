@@ -32,6 +32,10 @@ pub struct Found {
 
 /// Said of a time of which nothing is known.
 const UNWATCHED: &str = "not watched, an outage may lie in it";
+/// Said of a share of slots of which nothing is known.
+const NOT_MEASURED: &str = "at worst: nothing was measured";
+/// Said of a share in which slots without data count as unanswered.
+const WITH_HOLES: &str = "at worst: nothing is known of a part of its slots";
 
 /// A value of a field.
 #[derive(Debug, Clone, PartialEq)]
@@ -352,6 +356,27 @@ fn of_cell(cell: &Value) -> Vec<(&'static str, String)> {
         .collect()
 }
 
+/// Where nobody looked, the worst may have been: what a share of slots can have been,
+/// in percent, if it can have been less than what is known of it.
+fn worst_share(row: &Value, path: &[&str]) -> Option<(f64, &'static str)> {
+    let key = path.last()?;
+    if !matches!(*key, "availability_pct" | "answered_pct") {
+        return None;
+    }
+    let part = path[..path.len() - 1]
+        .iter()
+        .fold(row, |value, key| &value[*key]);
+    let Some(known) = part[*key].as_f64() else {
+        // A part of the run in which nothing was due was not missed.
+        let missed = path.len() == 1 || part["due"].as_f64().is_some_and(|due| due > 0.0);
+        return missed.then_some((0.0, NOT_MEASURED));
+    };
+    let has_hole = row["unwatched_max_s"].as_f64().is_some_and(|s| s > 0.0);
+    let (due, no_data) = (part["due"].as_f64()?, part["no_data"].as_f64()?);
+    (has_hole && *key == "availability_pct" && no_data > 0.0 && due >= no_data)
+        .then(|| (known * (due - no_data) / due, WITH_HOLES))
+}
+
 /// A number, or without bound where it is null and that means so.
 fn or_unbounded(value: &Value) -> FoundValue {
     FoundValue::Number(value.as_f64().unwrap_or(f64::INFINITY))
@@ -413,6 +438,13 @@ impl Field {
                     } else if path.last() == Some(&"upper") {
                         put(of_target(row), FoundValue::Number(f64::INFINITY));
                     }
+                    if let Some((share, note)) = worst_share(row, path) {
+                        unknown.push(Found {
+                            of: of_target(row),
+                            value: FoundValue::Number(share),
+                            note,
+                        });
+                    }
                 }
             }
             Place::TargetAtLeast(key, flag) => {
@@ -436,6 +468,13 @@ impl Field {
                         put(of_target(row), FoundValue::Number(f64::INFINITY));
                     } else if let Some(ms) = quantiles[*quantile].as_f64() {
                         put(of_target(row), FoundValue::Number(ms / 1e3));
+                    } else if path.len() == 1 {
+                        // Not one answer, so nobody knows how quick one is.
+                        unknown.push(Found {
+                            of: of_target(row),
+                            value: FoundValue::Number(f64::INFINITY),
+                            note: NOT_MEASURED,
+                        });
                     }
                 }
             }

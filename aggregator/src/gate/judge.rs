@@ -224,6 +224,64 @@ mod tests {
     }
 
     #[test]
+    fn a_share_of_what_nobody_looked_at_is_the_worst() {
+        let mut summary = summary();
+        let q = &mut summary["targets"][1];
+        let check = |summary: &Value, gate: &str, expect: Option<&str>| {
+            let gate: Gate = gate.parse().expect("a gate");
+            match (
+                judge(summary, std::slice::from_ref(&gate))
+                    .remove(0)
+                    .failure,
+                expect,
+            ) {
+                (None, None) => {}
+                (Some(why), Some(expect)) => assert!(why.contains(expect), "{gate}: {why}"),
+                other => panic!("{gate}: {other:?}"),
+            }
+        };
+        let only = "available < 99% where target = q";
+        // The prober was late here and there: no hole, no harm.
+        q["no_data"] = json!(20);
+        check(&summary, only, None);
+        let q = &mut summary["targets"][1];
+        q["unwatched_max_s"] = json!(4.0);
+        check(
+            &summary,
+            only,
+            Some("q new: 80.00 % at worst: nothing is known of a part of its slots"),
+        );
+        check(&summary, "available < 75% where target = q", None);
+        // Not one slot with data.
+        let q = &mut summary["targets"][1];
+        q["no_data"] = json!(100);
+        q["availability_pct"] = Value::Null;
+        q["answered_pct"] = Value::Null;
+        q["healthy"] = json!({"due": 40, "availability_pct": null});
+        q["latency_ms"] = json!({"p99": null, "more_than": []});
+        let nothing = "q new: 0.00 % at worst: nothing was measured";
+        for field in ["available", "answered", "healthy.available"] {
+            check(
+                &summary,
+                &format!("{field} < 1% where target = q"),
+                Some(nothing),
+            );
+        }
+        check(
+            &summary,
+            "latency.p99 > 10m where target = q",
+            Some("q new: without bound at worst: nothing was measured"),
+        );
+        // Nothing was due before the first fault: of that there is nothing to say.
+        summary["targets"][1]["healthy"]["due"] = json!(0);
+        check(
+            &summary,
+            "healthy.available < 1% where target = q",
+            Some("nothing was tested"),
+        );
+    }
+
+    #[test]
     fn a_gate_that_tested_nothing_has_not_passed() {
         check(
             "windows.upper > 2s where target = nobody",

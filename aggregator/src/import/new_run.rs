@@ -92,6 +92,7 @@ pub fn agent_entry(agent: &AgentId, noted: &NotedRun) -> AgentEntry {
             })
             .collect(),
         incarnations: Vec::new(),
+        shares_id: false,
     }
 }
 
@@ -114,6 +115,7 @@ pub fn manifest(agent: &AgentId, noted: &NotedRun, clocks: &Clocks) -> Manifest 
         subjects: Vec::new(),
         labels: BTreeMap::from([("imported_format".to_owned(), "spool".to_owned())]),
         agents: vec![agent_entry(agent, noted)],
+        files: None,
         caveats: vec![format!(
             "made from the spool of agent `{agent}`: faults, marks and subjects that an \
              aggregator knew of are not here"

@@ -127,6 +127,7 @@ pub(in crate::ingest) mod tests {
             labels: std::collections::BTreeMap::new(),
             agents: Vec::new(),
             caveats: Vec::new(),
+            files: None,
         }
     }
 

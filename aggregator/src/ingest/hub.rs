@@ -58,6 +58,7 @@ impl Agent {
             host: self.host.clone(),
             targets: self.targets.clone(),
             incarnations: Vec::new(),
+            shares_id: false,
         }
     }
 }
@@ -217,6 +218,7 @@ impl Hub {
     /// is closed, and its leftovers are recognised by their number.
     pub fn connect(&self, id: AgentId, agent: Agent) {
         self.live.presence.connected(&id, agent.clock.clone());
+        let start = agent.session.as_ref().map(|session| session.incarnation);
         let old = {
             let mut agents = self.agents_mut();
             let old = agents.remove(&id).and_then(|old| old.session);
@@ -225,9 +227,13 @@ impl Hub {
         };
         if let Some(old) = old {
             tracing::info!(agent = %id, "a newer session replaces the older one");
-            old.link.close(Status::aborted(format!(
-                "a newer session of agent `{id}` has taken over"
-            )));
+            // The same start of the agent may be heard late: it had given up a
+            // connection whose Hello was read only now. That is no other agent.
+            old.link.close(if start == Some(old.incarnation) {
+                Status::unavailable("an earlier connection of this agent was heard late")
+            } else {
+                Status::aborted(format!("a newer session of agent `{id}` has taken over"))
+            });
         }
     }
 

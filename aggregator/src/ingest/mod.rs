@@ -19,3 +19,4 @@ pub mod intake;
 pub mod run;
 pub mod service;
 pub mod session;
+pub mod starts;

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::command::{Closed, Command, Handle, Status};
 use super::intake::Intake;
 use super::session::Session;
+use super::starts::Starts;
 use crate::live::feed::{Feed, Live};
 use crate::reporter::Reporter;
 use crate::store::manifest::RunState;
@@ -91,6 +92,8 @@ struct RunTask {
     /// Starts of agents that say they are probing for this run: they owe an end,
     /// even if nothing has come from them yet.
     probing: HashMap<AgentId, Incarnation>,
+    /// Whose later ones follow which.
+    starts: Starts,
     intake: Intake,
     commit_at: Option<Instant>,
     /// Small parts that are being merged meanwhile.
@@ -126,6 +129,7 @@ pub fn spawn(
     let ended = CancellationToken::new();
     let feed = Feed::start(
         store.manifest(),
+        store.samples_stored(),
         store.faults(),
         clock.clone(),
         live,
@@ -140,6 +144,7 @@ pub fn spawn(
         status,
         sessions: HashMap::new(),
         probing: HashMap::new(),
+        starts: Starts::default(),
         intake: Intake::default(),
         commit_at: None,
         compacting: None,

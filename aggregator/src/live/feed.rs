@@ -59,15 +59,17 @@ impl fmt::Debug for Feed {
 }
 
 impl Feed {
-    /// A feed of a run, until `ended`.
+    /// A feed of a run, until `ended`. Of the `stored` samples that an earlier start
+    /// of the aggregator took in, only the number is known here.
     pub fn start(
         manifest: &Manifest,
+        stored: u64,
         faults: &[Fault],
         clock: Arc<dyn Clock>,
         live: Live,
         ended: CancellationToken,
     ) -> Arc<Self> {
-        let feed = Self::make(manifest, faults, clock, live);
+        let feed = Self::make(manifest, stored, faults, clock, live);
         let telling = feed.clone();
         tokio::spawn(async move {
             tokio::select! {
@@ -80,9 +82,16 @@ impl Feed {
         feed
     }
 
-    fn make(manifest: &Manifest, faults: &[Fault], clock: Arc<dyn Clock>, live: Live) -> Arc<Self> {
+    fn make(
+        manifest: &Manifest,
+        stored: u64,
+        faults: &[Fault],
+        clock: Arc<dyn Clock>,
+        live: Live,
+    ) -> Arc<Self> {
         let now = clock.anchor();
         let mut model = Model::new(manifest, clock.key(), &now);
+        model.stored_before(stored, now.raw_after_ns);
         for fault in faults {
             model.fault(fault, now.raw_after_ns);
         }
@@ -273,6 +282,7 @@ mod tests {
             labels: std::collections::BTreeMap::new(),
             agents: Vec::new(),
             caveats: Vec::new(),
+            files: None,
         }
     }
 
@@ -310,7 +320,7 @@ mod tests {
     async fn who_does_not_keep_up_misses_updates_and_begins_anew() {
         let clock = Arc::new(SimClock::new(5_000_000_000, 0));
         let live = Live::default();
-        let feed = Feed::make(&manifest(&clock), &[], clock.clone(), live.clone());
+        let feed = Feed::make(&manifest(&clock), 0, &[], clock.clone(), live.clone());
         let agent: AgentId = "a".parse().expect("a name");
         let mut slow = feed.watch();
         let mut quick = feed.watch();
@@ -355,10 +365,26 @@ mod tests {
         assert_eq!(live.totals.lanes().len(), 1);
     }
 
+    #[tokio::test]
+    async fn after_a_restart_what_was_stored_is_counted_and_said() {
+        let clock = Arc::new(SimClock::new(5_000_000_000, 0));
+        let feed = Feed::make(&manifest(&clock), 4711, &[], clock, Live::default());
+        let view = feed.watch().next().await;
+        assert_eq!(view.samples, 4711);
+        let texts = view.events.iter().map(|event| event.text.as_str());
+        let said: Vec<&str> = texts.collect();
+        assert!(
+            said.iter().any(|text| text.contains("4711 samples")),
+            "{said:?}"
+        );
+        let made_up = view.lanes.iter().any(|lane| lane.ok > 0);
+        assert!(!made_up, "and no lane makes them up");
+    }
+
     #[test]
     fn nobody_watching_costs_no_updates() {
         let clock = Arc::new(SimClock::new(5_000_000_000, 0));
-        let feed = Feed::make(&manifest(&clock), &[], clock, Live::default());
+        let feed = Feed::make(&manifest(&clock), 0, &[], clock, Live::default());
         feed.publish();
         assert_eq!(feed.updates.len(), 0);
     }

@@ -170,6 +170,20 @@ impl Model {
         model
     }
 
+    /// So many samples were stored before this aggregator was started; what they say
+    /// is not in the lanes, and that is said.
+    pub fn stored_before(&mut self, stored: u64, now: i64) {
+        if stored > 0 {
+            self.samples += stored;
+            let text = format!(
+                "the aggregator was started again: {stored} samples stored before are counted, \
+                 and not in the lanes"
+            );
+            let at = now.saturating_sub(self.zero_ns);
+            self.events.push(at, EventKind::Run, &text);
+        }
+    }
+
     /// Lets go of what is large: the run's task has ended.
     pub fn forget(&mut self) {
         self.by_client = HashMap::new();

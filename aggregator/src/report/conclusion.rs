@@ -262,7 +262,7 @@ fn unhurt(all: &[(&Row, &FaultRow)], verdict: Option<Verdict>, deadline: &str) -
             &[Fate::Switched, Fate::Migrated],
             "moved to another backend",
         ),
-        (&[Fate::Undrained], "stayed on it to the end"),
+        (&[Fate::Undrained], "stayed where they were to the end"),
     ] {
         match of(fates) {
             0 => {}

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::footer::StreamKey;
 use super::frame::Bound;
+use super::inventory::FileEntry;
 
 /// Version of the run folder written by this build; older ones stay readable.
 /// Version 2 brought checksums, and live parts that replace others.
@@ -87,19 +88,24 @@ pub struct AgentEntry {
     pub targets: Vec<TargetEntry>,
     /// Its starts.
     pub incarnations: Vec<IncarnationEntry>,
+    /// Two agents were seen to use this id in turn: a start of one tells nothing of
+    /// the other's.
+    #[serde(default)]
+    pub shares_id: bool,
 }
 
 impl AgentEntry {
     /// Whether its spool may hold samples that nobody here knows of: some start of
     /// it began to probe, and none came to the end. A start that came to the end is
     /// its last one for the run, and said before what the spool still held of the
-    /// others.
+    /// others; unless others have the same id, then each has to come to its end.
     pub fn may_hold_more(&self) -> bool {
-        let mut began = self
+        let mut open = self
             .incarnations
             .iter()
-            .map(|entry| entry.started.is_some());
-        began.any(|began| began) && self.incarnations.iter().all(|entry| entry.ended.is_none())
+            .filter(|entry| entry.started.is_some() && entry.ended.is_none());
+        let is_over = self.incarnations.iter().any(|entry| entry.ended.is_some());
+        open.next().is_some() && (self.shares_id || !is_over)
     }
 }
 
@@ -138,6 +144,10 @@ pub struct Manifest {
     pub agents: Vec<AgentEntry>,
     /// What the aggregator itself has to say against the data.
     pub caveats: Vec<String>,
+    /// The raw files of a closed run. None while they may change, and in runs that
+    /// older builds closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<Vec<FileEntry>>,
 }
 
 /// What the store learns about streams goes into the manifest here.
@@ -160,6 +170,7 @@ impl Manifest {
                     host: HostFacts::default(),
                     targets: Vec::new(),
                     incarnations: Vec::new(),
+                    shares_id: false,
                 });
                 self.agents.len() - 1
             }

@@ -13,7 +13,8 @@
 //! Each parquet file's footer says which seqs of which streams it covers
 //! ([`footer`]), so there is no second ledger that could disagree. A file
 //! appears under its name only when it is whole and synced ([`disk`]), and
-//! carries its own checksum ([`checksum`]).
+//! carries its own checksum ([`checksum`]). The manifest of a closed run lists them
+//! all ([`inventory`]).
 
 pub mod blocks;
 pub(crate) mod buffer;
@@ -22,6 +23,7 @@ pub mod disk;
 pub mod error;
 pub mod footer;
 pub mod frame;
+pub mod inventory;
 pub mod lock;
 pub mod loss;
 pub mod manifest;

@@ -20,6 +20,7 @@ use super::disk::parts_in;
 use super::error::StoreError;
 use super::footer::{self, Footer, StreamKey};
 use super::frame;
+use super::inventory;
 use super::loss::LossRecord;
 use super::manifest::{FORMAT_VERSION, Manifest, RunState};
 use super::schema::{
@@ -396,7 +397,12 @@ impl RunFolder {
             .iter()
             .flat_map(|agent| &agent.incarnations)
             .any(|entry| entry.host_committed > 0);
-        if manifest.state == RunState::Closed && has_host && hosts.live.is_empty() {
+        if care == Care::Checksums {
+            let compared = inventory::compare_run(path)?;
+            notes.extend(compared.sentences().cloned());
+        }
+        let is_listed = manifest.files.is_some();
+        if !is_listed && manifest.state == RunState::Closed && has_host && hosts.live.is_empty() {
             for table in ["lag", "clock_exchanges", "clock_anchors"] {
                 if !path.join(format!("{table}.parquet")).exists() {
                     notes.push(format!(

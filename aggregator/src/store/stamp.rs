@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::schema::HOST_TABLES;
+use super::inventory;
 
 /// How often a reader begins anew. Each time another close or merge must have come
 /// between, and a run is closed once and then seldom.
@@ -21,12 +21,7 @@ impl Stamp {
     /// Those of `folder`. What cannot be looked at is not there.
     pub(crate) fn of(folder: &Path) -> Self {
         let mut paths = vec![folder.join("manifest.json")];
-        for name in ["faults", "losses"]
-            .into_iter()
-            .chain(HOST_TABLES.iter().map(|table| table.file))
-        {
-            paths.push(folder.join(format!("{name}.parquet")));
-        }
+        paths.extend(inventory::table_names().map(|name| folder.join(name)));
         for part in ["samples", "samples/live", "host/live"] {
             let entries = std::fs::read_dir(folder.join(part)).into_iter().flatten();
             paths.extend(entries.flatten().map(|entry| entry.path()));

@@ -1,8 +1,8 @@
 //! Reads everything that is stored of a run and says whether it is whole.
 //!
-//! Each file's checksum, each row's seq against the ranges of its footer, each
-//! stream from seq 1 on without a hole or an overlap (losses fill holes), and the
-//! agents' books against what is here. Changes nothing.
+//! Each file's checksum, the files that the manifest lists, each row's seq against
+//! the ranges of its footer, each stream from seq 1 on without a hole or an overlap
+//! (losses fill holes), and the agents' books against what is here. Changes nothing.
 //!
 //! What it cannot know: whether what an agent wrote was true, and what happened
 //! before an agent numbered it.
@@ -17,6 +17,7 @@ use polars::prelude::*;
 use super::checksum;
 use super::error::StoreError;
 use super::footer::{self, StreamKey};
+use super::inventory;
 use super::loss::{LossRecord, kind_word};
 use super::manifest::Manifest;
 use super::merge::ROW_GROUP;
@@ -120,6 +121,7 @@ fn once(folder: &Path) -> Result<Verified, StoreError> {
     notes.dedup();
     found.files += notes.len();
     found.damage.extend(notes);
+    check_list(folder, &mut found)?;
     check_streams(&run.losses()?, stored, &mut found);
     check_books(run.manifest(), &mut found);
     note_computed(folder, &mut found)?;
@@ -149,6 +151,32 @@ fn check_manifest(
     Ok(())
 }
 
+/// The files that were there when the run was closed.
+fn check_list(folder: &Path, found: &mut Verified) -> Result<(), StoreError> {
+    let compared = inventory::compare_run(folder)?;
+    found.lacking.extend(compared.missing);
+    // Once is enough where its own checksum has said so.
+    let is_said = |what: &String| {
+        let named = what.split('`').nth(1).unwrap_or_default();
+        let said = &found.damage;
+        said.iter().any(|said| said.contains(named))
+    };
+    let changed: Vec<String> = compared
+        .changed
+        .into_iter()
+        .filter(|w| !is_said(w))
+        .collect();
+    found.damage.extend(changed);
+    if compared.has_no_list {
+        found.remarks.push(
+            "the manifest has no list of the run's files (an older version closed the run, or \
+             it is just being changed): a file that is gone as a whole may not be noticed"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
 /// The file's checksum.
 fn check_whole(path: &Path, found: &mut Verified) {
     found.files += 1;
@@ -161,19 +189,17 @@ fn check_whole(path: &Path, found: &mut Verified) {
 /// What `report` wrote beside the data has no checksum: it is made anew, not
 /// checked.
 fn note_computed(folder: &Path, found: &mut Verified) -> Result<(), StoreError> {
-    let raw: Vec<&str> = ["faults", "losses"]
-        .into_iter()
-        .chain(HOST_TABLES.iter().map(|table| table.file))
-        .collect();
+    let raw: Vec<String> = inventory::table_names().collect();
     let entries = std::fs::read_dir(folder).map_err(StoreError::io("list", folder))?;
     let mut computed: Vec<String> = entries
         .flatten()
         .map(|entry| entry.path())
         .filter(|path| {
-            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            let name = path.file_name().map(|name| name.to_string_lossy());
+            let name = name.unwrap_or_default();
             match path.extension().and_then(|extension| extension.to_str()) {
-                Some("parquet") => stem.is_none_or(|stem| !raw.contains(&stem)),
-                Some("json") => stem != Some("manifest"),
+                Some("parquet") => !raw.iter().any(|raw| *raw == name),
+                Some("json") => name != "manifest.json",
                 Some("md" | "html") => true,
                 _ => false,
             }

@@ -58,6 +58,8 @@ pub struct RunStore {
     live_parts: usize,
     small_samples: Small,
     small_hosts: Small,
+    /// Its files are to be listed anew, once they rest.
+    is_unlisted: bool,
 }
 
 impl RunStore {
@@ -262,6 +264,7 @@ impl RunStore {
             self.host_ranges.clear();
         }
         self.settle(StreamKind::Host);
+        self.list_again();
         if self.manifest_changed {
             self.write_manifest()?;
         }
@@ -308,6 +311,7 @@ impl RunStore {
 
     fn write_losses(&mut self) -> Result<(), StoreError> {
         if self.losses_changed {
+            self.unlist()?;
             let path = self.folder.join("losses.parquet");
             let frame =
                 frame::losses_frame(&self.losses).map_err(StoreError::parquet("write", &path))?;
@@ -403,5 +407,26 @@ fn note_range(ranges: &mut Ranges, stream: StreamKey, before: u64, after: u64) {
             first_seq: before + 1,
             last_seq: after,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_folder_that_is_out_of_reach_is_no_deleted_run() {
+        let data = tempfile::tempdir().expect("a folder");
+        let run = data.path().join("run");
+        // Not mounted just now: neither the run nor the lock is there.
+        assert!(!is_deleted(&run));
+        std::fs::write(data.path().join(".lock"), "").expect("written");
+        assert!(is_deleted(&run));
+        std::fs::create_dir(&run).expect("made");
+        assert!(!is_deleted(&run));
+        // A link to where nothing is: somebody's disk, not nothing.
+        std::fs::remove_dir(&run).expect("removed");
+        std::os::unix::fs::symlink("/nowhere", &run).expect("linked");
+        assert!(!is_deleted(&run));
     }
 }

@@ -144,8 +144,11 @@ fn text_of(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
 /// Before everything: is it meant for us, and on every answer what a browser may do
 /// with it.
 async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let host = text_of(request.headers(), HOST).unwrap_or_default();
-    let is_ours = app.is_ours(host)
+    // Two names are none: who reads the other one would see somebody else (RFC 9112, 3.2).
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = hosts.next().and_then(|host| host.to_str().ok());
+    let is_ours = host.is_some_and(|host| app.is_ours(host))
+        && hosts.next().is_none()
         && request
             .uri()
             .authority()
@@ -155,7 +158,7 @@ async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     } else {
         plain(
             StatusCode::MISDIRECTED_REQUEST,
-            "this name is not one of this server's: ask for an address or localhost, or name it \
+            "this name is not one of this server's, or there are several: ask for an address or localhost, or name it \
              with --http-name",
         )
     };

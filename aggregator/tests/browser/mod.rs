@@ -142,16 +142,27 @@ impl Browser {
             if found["result"]["value"] == json!(true) {
                 return;
             }
-            // A tenth of a second passes in the browser.
-            let pause = "new Promise((done) => setTimeout(done, 100))";
-            let params = json!({"expression": pause, "awaitPromise": true});
-            self.ask("Runtime.evaluate", params);
+            self.rest(100);
         }
         let body = self.look("document.body.innerText");
         panic!(
             "never: {expression}; the page:\n{}",
             body.as_str().unwrap_or_default()
         );
+    }
+
+    /// Lets time pass, in the browser.
+    pub(crate) fn rest(&mut self, ms: u64) {
+        let pause = format!("new Promise((done) => setTimeout(done, {ms}))");
+        let params = json!({"expression": pause, "awaitPromise": true});
+        self.ask("Runtime.evaluate", params);
+    }
+
+    /// What the page's heap holds, in KiB, after what is garbage has been collected.
+    pub(crate) fn heap_kib(&mut self) -> u64 {
+        self.ask("HeapProfiler.collectGarbage", json!({}));
+        let used = self.ask("Runtime.getHeapUsage", json!({}));
+        used["usedSize"].as_f64().map_or(0, |bytes| bytes as u64) / 1024
     }
 
     /// Presses a key.
@@ -184,11 +195,7 @@ impl Browser {
         self.ask("Emulation.setEmulatedMedia", media);
         let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
         self.ask("Emulation.setDeviceMetricsOverride", size);
-        let pause = "new Promise((done) => setTimeout(done, 600))";
-        self.ask(
-            "Runtime.evaluate",
-            json!({"expression": pause, "awaitPromise": true}),
-        );
+        self.rest(600);
         let params = json!({"format": "png", "captureBeyondViewport": true});
         let taken = self.ask("Page.captureScreenshot", params);
         let data = taken["data"].as_str().expect("a picture");

@@ -122,8 +122,10 @@ impl Lab {
                     })
                     .collect(),
                 incarnations: vec![],
+                shares_id: false,
             }],
             caveats: vec![],
+            files: None,
         };
         let store = RunStore::create(data.path(), manifest, Disk::default()).expect("created");
         Self {
@@ -156,6 +158,7 @@ impl Lab {
                 host: HostFacts::default(),
                 targets,
                 incarnations: vec![],
+                shares_id: false,
             });
         });
     }

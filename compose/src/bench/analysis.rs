@@ -323,8 +323,10 @@ fn manifest(data_seconds: u64, targets: &[Arc<TargetName>], clock: &dyn Clock) -
                 })
                 .collect(),
             incarnations: vec![],
+            shares_id: false,
         }],
         caveats: vec![],
+        files: None,
     }
 }
 

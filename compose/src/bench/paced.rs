@@ -123,7 +123,7 @@ pub(super) async fn services(
         .tempdir_in(folder.path())
         .map_err(|error| Problem::new(format!("cannot make a folder: {error}")))?
         .keep();
-    let targets = [("null".to_owned(), address)];
+    let targets = [("null".to_owned(), address.into())];
     let setup = AgentSetup {
         agent_id: "bench",
         targets: &targets,

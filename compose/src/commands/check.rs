@@ -27,10 +27,7 @@ pub fn text(wanted: &str, width: usize) -> Result<String> {
             writeln!(out, "  {name:<12} {line}").expect("a String takes everything");
         }
     };
-    row(
-        "name",
-        format!("{}: {}", scenario.name, scenario.description),
-    );
+    row("name", titled(&scenario));
     row("duration", duration::text(scenario.duration_ns));
     row("deadline", duration::text(scenario.deadline_ns));
     row("backends", scenario.backends.join(", "));
@@ -44,6 +41,14 @@ pub fn text(wanted: &str, width: usize) -> Result<String> {
         row("step", step);
     }
     Ok(visible(&out))
+}
+
+/// Its name, and what it shows if it says so.
+pub fn titled(scenario: &Scenario) -> String {
+    match scenario.description.as_str() {
+        "" => scenario.name.clone(),
+        description => format!("{}: {description}", scenario.name),
+    }
 }
 
 /// A rate in thousandths as people write it.
@@ -101,6 +106,9 @@ pub fn steps_text(scenario: &Scenario) -> Vec<String> {
             }
             if let Some(grace) = step.grace_ns {
                 text.push_str(&format!(", killed after {}", duration::text(grace)));
+            }
+            if let Some(to) = &step.to {
+                text.push_str(&format!(", to {to}"));
             }
             if step.action == Action::Slow {
                 let delay = step.delay_ns.unwrap_or(DEFAULT_DELAY_NS);

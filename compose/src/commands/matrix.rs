@@ -2,7 +2,9 @@
 //! side by side.
 
 use std::process::Stdio;
+use std::sync::Arc;
 
+use gapscope_proto::clock::{Clock, SystemClock};
 use serde_json::Value;
 
 use crate::children::Itself;
@@ -28,15 +30,22 @@ pub async fn matrix(options: &cli::Matrix) -> Result<u8> {
         proxies: proxies.iter().map(ToString::to_string).collect(),
         cells: Vec::new(),
     };
+    // A proxy that cannot do a scenario must not take the others' place in it.
+    let groups: Vec<Vec<ProxyKind>> = if options.solo {
+        proxies.iter().map(|proxy| vec![*proxy]).collect()
+    } else {
+        vec![proxies.clone()]
+    };
+    let looking = look(&itself, options, &groups);
+    tokio::select! {
+        looked = looking => looked?,
+        signal = signals.next() => {
+            return Err(super::run::interrupted(signal, "before anything was started"));
+        }
+    }
     for scenario in &options.scenario {
         let mut row = Vec::new();
-        // A proxy that cannot do a scenario must not take the others' place in it.
-        let groups: Vec<Vec<ProxyKind>> = if options.solo {
-            proxies.iter().map(|proxy| vec![*proxy]).collect()
-        } else {
-            vec![proxies.clone()]
-        };
-        for group in groups {
+        for group in groups.clone() {
             output::say(&format!(
                 "\n{scenario}: {}",
                 group
@@ -74,6 +83,43 @@ pub async fn matrix(options: &cli::Matrix) -> Result<u8> {
     } else {
         crate::error::exit::NOTHING_TESTED
     })
+}
+
+/// Whether every run of the matrix can be made, before the first is. What cannot be
+/// done to a proxy is no reason not to begin: its cell says so.
+async fn look(itself: &Itself, options: &cli::Matrix, groups: &[Vec<ProxyKind>]) -> Result<()> {
+    // Twice in one lab is wrong, and twice in labs of their own the same again.
+    for (at, proxy) in options.proxy.iter().enumerate() {
+        if options.proxy[..at].contains(proxy) {
+            return Err(Problem::usage(format!("--proxy {proxy} is given twice"))
+                .hint("name each proxy once"));
+        }
+    }
+    super::run::data_folder(&options.data)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    for scenario in &options.scenario {
+        for group in groups {
+            let as_run = options.as_run(scenario, group);
+            let looked = match super::run::choose(&as_run) {
+                Ok(chosen) => {
+                    super::run::make(&as_run, &chosen, itself, &clock)
+                        .look()
+                        .await
+                }
+                Err(problem) => Err(problem),
+            };
+            match looked {
+                Err(problem) if !problem.what.contains("not applicable") => {
+                    return Err(Problem {
+                        what: format!("nothing was started; `{scenario}`: {}", problem.what),
+                        ..problem
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 enum Ran {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use gapscope_proto::clock::{Clock, SystemClock};
 use gapscope_proto::ids::RunId;
+use gapscope_proto::plain::fitted;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -22,7 +23,7 @@ use self::choose::{Chosen, not_applicable};
 use self::report::report;
 use self::spool::remove_empty;
 use self::watch::{origin_of, watch};
-use super::check::{load_text, steps_text};
+use super::check::{load_text, steps_text, titled};
 use crate::children::Itself;
 use crate::cli::Run;
 use crate::duration;
@@ -30,6 +31,7 @@ use crate::error::{Problem, Result};
 use crate::identity::{self, Found};
 use crate::lab::{Lab, Make};
 use crate::output;
+use crate::programs::AGGREGATOR;
 use crate::recover;
 use crate::repeat::{Live, Repeater};
 use crate::runtime::process::sql::WRITTEN_SCHEMA;
@@ -73,15 +75,26 @@ pub(super) fn data_folder(data: &Path) -> Result<PathBuf> {
 pub async fn run(options: &Run) -> Result<u8> {
     let mut signals = Signals::catch()?;
     let chosen = choose(options)?;
-    if options.dry_run {
-        output::data(&confirm::plan(&chosen));
-        return Ok(0);
-    }
-    confirm::confirm(&chosen, options)?;
-    let data = data_folder(&options.data)?;
     let itself = Itself::find()
         .map_err(|error| Problem::new(format!("cannot find this program's own file: {error}")))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    if options.dry_run {
+        output::data(&fitted(&confirm::plan(&chosen), output::stdout_columns()));
+        let make = make(options, &chosen, &itself, &clock);
+        let looked = tokio::select! {
+            looked = make.look() => looked,
+            signal = signals.next() => return Err(interrupted(signal, "before the run began")),
+        };
+        return match looked {
+            Ok(()) => Ok(0),
+            Err(problem) => Err(Problem {
+                what: format!("it could not be done here: {}", problem.what),
+                ..problem
+            }),
+        };
+    }
+    confirm::confirm(&chosen, options)?;
+    let data = data_folder(&options.data)?;
     let seed = options.seed.unwrap_or_else(rand::random);
     let mut rng = StdRng::seed_from_u64(seed);
     let due = match chosen.repeat {
@@ -142,6 +155,24 @@ struct Up {
     agent_id: String,
 }
 
+/// What the lab is made with.
+pub(super) fn make<'a>(
+    options: &Run,
+    chosen: &'a Chosen,
+    itself: &Itself,
+    clock: &Arc<dyn Clock>,
+) -> Make<'a> {
+    Make {
+        scenario: &chosen.scenario,
+        runtime: chosen.runtime,
+        hurt_others: options.hurt_others,
+        backend: chosen.backend,
+        itself: itself.clone(),
+        named: options.program.iter().cloned().collect(),
+        clock: Arc::clone(clock),
+    }
+}
+
 async fn set_up(
     options: &Run,
     chosen: &Chosen,
@@ -150,20 +181,11 @@ async fn set_up(
     clock: &Arc<dyn Clock>,
 ) -> Result<Up> {
     let scenario = &chosen.scenario;
-    output::say(&format!("{}: {}", scenario.name, scenario.description));
+    output::say(&titled(scenario));
     for note in &chosen.notes {
         output::say(note);
     }
-    let make = Make {
-        scenario,
-        runtime: chosen.runtime,
-        hurt_others: options.hurt_others,
-        backend: chosen.backend,
-        itself: itself.clone(),
-        named: options.program.iter().cloned().collect(),
-        clock: Arc::clone(clock),
-    };
-    let lab = Lab::up(make, output::say).await?;
+    let lab = Lab::up(make(options, chosen, itself, clock), output::say).await?;
     for step in &scenario.timeline {
         for backend in &lab.backends {
             if backend.name() == step.subject
@@ -198,6 +220,20 @@ async fn set_up(
         found,
         agent_id,
     })
+}
+
+/// How to call the aggregator's `watch`, from where this program was called: its own
+/// program if it is beside this one, else this one's second name for it.
+fn watch_command() -> String {
+    let called = std::env::args_os().next().unwrap_or_default();
+    let called = Path::new(&called);
+    let beside = called.with_file_name("gapscope-aggregator");
+    // Without a folder it was found on PATH, where the other is too or is not.
+    if called.components().count() > 1 && beside.is_file() {
+        format!("{} watch", beside.display())
+    } else {
+        format!("{} {AGGREGATOR} watch", called.display())
+    }
 }
 
 fn labels(chosen: &Chosen, lab: &Lab, due: &[Due], seed: u64) -> BTreeMap<String, String> {
@@ -279,6 +315,13 @@ async fn measure(
         started.run_id,
         duration::text(scenario.duration_ns)
     ));
+    output::say("watch it from another terminal:");
+    output::command(&format!(
+        "{} --aggregator {} {}",
+        watch_command(),
+        up.services.url,
+        started.run_id
+    ));
     let (show, live) = tokio::sync::watch::channel(Vec::new());
     let repeater = chosen.repeat.map(|settings| Repeater {
         scenario,
@@ -302,6 +345,16 @@ async fn measure(
     )
     .await;
     let writes = scenario.clients.transaction > 0;
+    if trouble.is_none() {
+        output::say(&format!(
+            "{}: probing is over; the last samples are taken in and the run is closed",
+            if chosen.repeat.is_some() {
+                "all repetitions were made"
+            } else {
+                "the planned end"
+            }
+        ));
+    }
     if writes {
         let elapsed_ns = u64::try_from(clock.raw_ns().saturating_sub(origin_ns)).unwrap_or(0);
         recover::all(&mut up.lab.backends, due, elapsed_ns, output::say).await;
@@ -313,10 +366,21 @@ async fn measure(
         None => "the planned end".to_owned(),
         Some(problem) => problem.what.clone(),
     };
+    let folder = PathBuf::from(&started.folder);
     // A longer run has more to be merged.
     let lasted = clock.raw_ns().saturating_sub(origin_ns);
     let close_within =
         drain + CLOSE_WITHIN + Duration::from_nanos(u64::try_from(lasted).unwrap_or(0));
+    // Before the close, which lists the run's files.
+    match kept.write(&folder) {
+        Ok(0) => {}
+        Ok(rows) => output::say(&format!(
+            "warning: {rows} changes of proxies' views were too many for proxy_view.parquet"
+        )),
+        Err(error) => output::say(&format!(
+            "warning: what proxies believed was not kept: {error}"
+        )),
+    }
     let stopping =
         tokio::time::timeout(close_within, control.stop(&started.run_id, &reason, drain));
     let stopped = tokio::select! {
@@ -327,18 +391,8 @@ async fn measure(
             )))
         }),
         signal = signals.next() => return Err(interrupted(signal, "while the run was being closed")
-            .hint(format!("what was measured is in {} and in the agent's spool", started.folder))),
+            .hint(format!("what was measured is in {} and in the agent's spool", folder.display()))),
     };
-    let folder = PathBuf::from(started.folder);
-    match kept.write(&folder) {
-        Ok(0) => {}
-        Ok(rows) => output::say(&format!(
-            "warning: {rows} changes of proxies' views were too many for proxy_view.parquet"
-        )),
-        Err(error) => output::say(&format!(
-            "warning: what proxies believed was not kept: {error}"
-        )),
-    }
     match stopped {
         Ok(stopped) => {
             for missing in &stopped.missing {

@@ -173,9 +173,9 @@ pub async fn hold(options: &cli::Up) -> Result<u8> {
             owner.folder.display()
         ))
     })?;
-    let place = |name: &str, address: std::net::SocketAddr, program: String| Place {
+    let place = |name: &str, address: String, program: String| Place {
         name: name.to_owned(),
-        address: address.to_string(),
+        address,
         program,
     };
     let held = Held {
@@ -185,12 +185,18 @@ pub async fn hold(options: &cli::Up) -> Result<u8> {
         proxies: lab
             .proxies
             .iter()
-            .map(|proxy| place(proxy.name(), proxy.address(), proxy.program()))
+            .map(|proxy| place(proxy.name(), proxy.reached().address, proxy.program()))
             .collect(),
         backends: lab
             .backends
             .iter()
-            .map(|backend| place(backend.name(), backend.address(), backend.program()))
+            .map(|backend| {
+                place(
+                    backend.name(),
+                    backend.address().to_string(),
+                    backend.program(),
+                )
+            })
             .collect(),
     };
     let line = serde_json::to_string(&held).map_err(|error| Problem::new(error.to_string()))?;

@@ -29,7 +29,7 @@ mod truth;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -54,7 +54,9 @@ pub struct BackendConfig {
     pub name: String,
     /// What `@@hostname` says; several backends may share one.
     pub hostname: String,
-    /// Port on 127.0.0.1; 0 takes a free one, which is then kept over restarts.
+    /// Where it listens.
+    pub ip: Ipv4Addr,
+    /// Port there; 0 takes a free one, which is then kept over restarts.
     pub port: u16,
     /// First connection id; the next one is one more. A restart begins again
     /// with it, as real servers do. Backends with equal numbers hand out equal
@@ -88,6 +90,7 @@ impl BackendConfig {
         Self {
             hostname: name.clone(),
             name,
+            ip: Ipv4Addr::LOCALHOST,
             port: 0,
             first_connection_id: 1,
             constant_connection_id: false,
@@ -192,17 +195,17 @@ impl Connection {
     }
 }
 
-/// Binds 127.0.0.1:`port` for listening; a second socket holds the port.
-fn listen_and_hold(port: u16) -> io::Result<(TcpListener, TcpSocket)> {
-    let socket = bound_socket(port)?;
-    let holder = bound_socket(socket.local_addr()?.port())?;
+/// Binds an address for listening; a second socket holds the port.
+fn listen_and_hold(at: SocketAddr) -> io::Result<(TcpListener, TcpSocket)> {
+    let socket = bound_socket(at)?;
+    let holder = bound_socket(socket.local_addr()?)?;
     Ok((socket.listen(BACKLOG)?, holder))
 }
 
-fn bound_socket(port: u16) -> io::Result<TcpSocket> {
+fn bound_socket(at: SocketAddr) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
-    socket.bind(SocketAddr::from(([127, 0, 0, 1], port)))?;
+    socket.bind(at)?;
     Ok(socket)
 }
 
@@ -212,7 +215,7 @@ const BACKLOG: u32 = 128;
 impl Backend {
     /// Starts a backend; errs if its port cannot be listened on.
     pub async fn start(config: BackendConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
-        let (listener, port_holder) = listen_and_hold(config.port)?;
+        let (listener, port_holder) = listen_and_hold((config.ip, config.port).into())?;
         let addr = listener.local_addr()?;
         let listener = Arc::new(listener);
         let facts = Facts {

@@ -80,7 +80,12 @@ fn scenario(options: &Options, runtime: RuntimeKind) -> Result<Scenario> {
 }
 
 async fn lab_up(options: &Options, clock: &Arc<dyn Clock>) -> Result<Up> {
-    let real = |kind: &ProxyKind| !kind.is_embedded();
+    let real = |kind: &ProxyKind| kind.is_program();
+    if let Some(name) = options.proxy.iter().find(|kind| kind.is_name()) {
+        return Err(Problem::usage(format!(
+            "--proxy {name} is no proxy: a statement takes the same way with it as without"
+        )));
+    }
     let runtime = options.runtime.unwrap_or_else(|| {
         if options
             .backend

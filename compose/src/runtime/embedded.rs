@@ -35,14 +35,17 @@ pub struct EmbeddedBackend {
 }
 
 impl EmbeddedBackend {
-    /// Starts one.
+    /// Starts one; `place`: there, else on a free loopback port.
     pub async fn start(
-        name: &str,
-        server_id: u32,
+        (name, server_id): (&str, u32),
+        place: Option<SocketAddr>,
         login: &Login,
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         let mut config = BackendConfig::new(name);
+        if let Some(SocketAddr::V4(place)) = place {
+            (config.ip, config.port) = (*place.ip(), place.port());
+        }
         config.server_id = server_id;
         config.credentials = credentials(login);
         let version = config.version.clone();
@@ -108,7 +111,12 @@ impl EmbeddedBackend {
             Action::Reject => {
                 return Err(Problem::new(self.can(due.action).err().unwrap_or_default()));
             }
-            Action::Restart | Action::Drain | Action::Undrain | Action::LongQuery => {
+            Action::Restart
+            | Action::Drain
+            | Action::Undrain
+            | Action::LongQuery
+            | Action::Repoint
+            | Action::Restore => {
                 return Err(Problem::new(format!(
                     "`{}` is not done to a backend itself",
                     due.action

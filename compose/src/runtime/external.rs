@@ -25,7 +25,7 @@ use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 use tokio::sync::mpsc;
 
-use super::{Applied, Backend, Proxy, Viewer};
+use super::{Applied, Backend, Proxy, Reached, Viewer};
 use crate::children::Itself;
 use crate::error::{Problem, Result};
 use crate::exec::DEADMAN;
@@ -430,7 +430,8 @@ impl ExternalProxy {
 
     async fn carry_out(&mut self, due: &Due) -> Result<Applied> {
         let shared = &self.subject.shared;
-        if due.action.is_fault() && !shared.hurt_others {
+        let hurts = due.action.is_fault() || due.action == Action::Repoint;
+        if hurts && !shared.hurt_others {
             return Err(Problem::new(format!(
                 "nothing was done to proxy `{}`: whom it serves cannot be asked",
                 self.subject.place.name
@@ -455,6 +456,15 @@ impl Proxy for ExternalProxy {
 
     fn address(&self) -> SocketAddr {
         self.subject.address
+    }
+
+    fn reached(&self) -> Reached {
+        Reached {
+            // As it stands: a name is looked up at each connect.
+            address: self.subject.place.address.clone(),
+            name_server: None,
+            follows: false,
+        }
     }
 
     fn program(&self) -> String {

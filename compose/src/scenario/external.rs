@@ -23,6 +23,8 @@ const PLACE: &[&str] = &[
     "start",
     "drain",
     "undrain",
+    "repoint",
+    "restore",
 ];
 
 /// A server or a proxy that is there already.
@@ -92,13 +94,24 @@ fn places(table: &Table<'_, '_, '_>, key: &str) -> Vec<Place> {
         .iter()
         .filter_map(|table| {
             let (name, _) = name(table)?;
-            let Some(address) = table.string("address") else {
-                table.missing(
+            let address = table.string("address");
+            match &address {
+                None => table.missing(
                     "address",
                     "say where it is, such as address = \"db-1:3306\"",
-                );
-                return None;
-            };
+                ),
+                Some(address) => {
+                    if let Err(why) = host_and_port(&address.value) {
+                        table.report(
+                            address.line,
+                            "address",
+                            format!("`{}` is no address: {why}", address.value),
+                            "allowed for `address`: HOST:PORT, such as \"db-1.example:3306\" or \
+                             \"[fd00::1]:3306\"",
+                        );
+                    }
+                }
+            }
             let commands = PLACE[2..]
                 .iter()
                 .filter_map(|word| {
@@ -108,11 +121,37 @@ fn places(table: &Table<'_, '_, '_>, key: &str) -> Vec<Place> {
                 .collect();
             Some(Place {
                 name,
-                address: address.value,
+                address: address.map(|at| at.value).unwrap_or_default(),
                 commands,
             })
         })
         .collect()
+}
+
+/// Whether it is `HOST:PORT`; if not, why.
+fn host_and_port(text: &str) -> Result<(), String> {
+    let (host, port) = text
+        .rsplit_once(':')
+        .ok_or_else(|| "it has no port".to_owned())?;
+    match port.parse::<u32>() {
+        Ok(1..=65_535) => {}
+        Ok(_) => return Err(format!("port {port} is not between 1 and 65535")),
+        Err(_) => return Err(format!("`{port}` is no port")),
+    }
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    match inner {
+        Some(inner) if inner.parse::<core::net::Ipv6Addr>().is_err() => {
+            Err(format!("`{inner}` is no IPv6 address"))
+        }
+        None if host.contains(':') => Err("an IPv6 address stands in brackets".to_owned()),
+        None if host.is_empty() => Err("it has no host".to_owned()),
+        None if host.contains(|c: char| c.is_whitespace() || "/@[]".contains(c)) => {
+            Err(format!("`{host}` is no host"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A step on what the lab did not start needs a command, and what undoes it.

@@ -53,16 +53,17 @@ const CANARIES: &[&str] = &[
 ];
 const TIMEOUT: &[&str] = &["resolve", "connect", "query"];
 const BACKEND: &[&str] = &["name"];
-const PROXY: &[&str] = &["name", "kind", "command", "config"];
+const PROXY: &[&str] = &["name", "kind", "command", "config", "config_name", "ttl"];
 const STEP: &[&str] = &[
-    "at", "do", "subject", "jitter", "phase", "duration", "grace", "delay",
+    "at", "do", "subject", "jitter", "phase", "duration", "grace", "delay", "to",
 ];
 
 const DAY: u64 = 24 * 3_600 * SECOND;
 /// The shortest interval: the agent's timers are not finer than 1 ms.
 const LEAST_INTERVAL: u64 = MS;
 
-pub(super) fn parse(text: &str) -> Result<Scenario, Vec<ScenarioError>> {
+/// What could be read, and what is wrong with the rest. Errs where nothing can.
+pub(super) fn parse(text: &str) -> Result<(Scenario, Vec<ScenarioError>), Vec<ScenarioError>> {
     let reader = Reader::new(text);
     let document = match DeTable::parse(text) {
         Ok(document) => document,
@@ -78,12 +79,7 @@ pub(super) fn parse(text: &str) -> Result<Scenario, Vec<ScenarioError>> {
         }
     };
     let scenario = read(&reader, document.get_ref(), text);
-    let errors = reader.into_errors();
-    if errors.is_empty() {
-        Ok(scenario)
-    } else {
-        Err(errors)
-    }
+    Ok((scenario, reader.into_errors()))
 }
 
 fn read(reader: &Reader<'_>, document: &DeTable<'_>, text: &str) -> Scenario {
@@ -137,10 +133,7 @@ fn from_external(
     external: &external::External,
 ) -> (Vec<String>, Vec<ProxySpec>) {
     for key in ["backend", "proxy"] {
-        if let Some(table) = top
-            .tables(key, &["name", "kind", "command", "config"])
-            .first()
-        {
+        if let Some(table) = top.tables(key, PROXY).first() {
             table.report(
                 table.line,
                 key,
@@ -164,6 +157,7 @@ fn from_external(
                 name: proxy.name.clone(),
                 kind: ProxyKind::External,
                 custom: None,
+                ttl_ns: None,
             })
             .collect(),
     )
@@ -301,10 +295,20 @@ fn proxies(top: &Table<'_, '_, '_>) -> Vec<ProxySpec> {
         {
             Some(kind) => {
                 let custom = custom(table, kind);
+                let ttl_ns = table.duration("ttl", 0, DAY);
+                if ttl_ns.is_some() && !kind.is_name() {
+                    table.report(
+                        table.line,
+                        "ttl",
+                        format!("`ttl` is of no use for a proxy of kind `{kind}`"),
+                        "allowed with kind = \"dns\" and kind = \"dns-following\" only",
+                    );
+                }
                 proxies.push(ProxySpec {
                     name: found,
                     kind,
                     custom,
+                    ttl_ns,
                 });
             }
             None => {
@@ -324,8 +328,13 @@ fn proxies(top: &Table<'_, '_, '_>) -> Vec<ProxySpec> {
 fn custom(table: &Table<'_, '_, '_>, kind: ProxyKind) -> Option<CustomProxy> {
     let command = table.words("command", &[], |word| Some(word.to_owned()));
     let config = table.string("config");
+    let config_name = table.string("config_name");
     if kind != ProxyKind::Command {
-        let given = [("command", command.is_some()), ("config", config.is_some())];
+        let given = [
+            ("command", command.is_some()),
+            ("config", config.is_some()),
+            ("config_name", config_name.is_some()),
+        ];
         for (key, _) in given.iter().filter(|(_, given)| *given) {
             table.report(
                 table.line,
@@ -344,10 +353,31 @@ fn custom(table: &Table<'_, '_, '_>, kind: ProxyKind) -> Option<CustomProxy> {
         );
         return None;
     }
+    if let Some(name) = &config_name
+        && !is_file_name(&name.value)
+    {
+        table.report(
+            name.line,
+            "config_name",
+            format!("`{}` is no name for a file", name.value),
+            "allowed for `config_name`: up to 64 letters, digits, `-`, `_` and `.`, such as \
+             \"envoy.yaml\"; no `.` at the beginning",
+        );
+    }
     Some(CustomProxy {
         command,
         config: config.map(|at| at.value).unwrap_or_default(),
+        config_name: config_name.map_or_else(|| "config".to_owned(), |at| at.value),
     })
+}
+
+/// A name without a folder, which hides no file.
+fn is_file_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && !name.starts_with('.')
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
 fn step(table: &Table<'_, '_, '_>) -> Option<Step> {
@@ -379,9 +409,11 @@ fn step(table: &Table<'_, '_, '_>) -> Option<Step> {
     let duration_ns = table.duration("duration", MS, 31 * DAY);
     let grace_ns = table.duration("grace", 0, 3_600 * SECOND);
     let delay_ns = table.duration("delay", MS, 60 * SECOND);
+    let to = table.string("to").map(|at| at.value);
     let action = action?.value;
     // What undoes is not judged by itself, so it has no phase to be spread over.
-    let default_jitter = if action.is_fault() || action == Action::Restart {
+    let default_jitter = if action.is_fault() || matches!(action, Action::Restart | Action::Repoint)
+    {
         2 * SECOND
     } else {
         0
@@ -394,6 +426,7 @@ fn step(table: &Table<'_, '_, '_>) -> Option<Step> {
         duration_ns,
         grace_ns,
         delay_ns,
+        to,
         line: table.line,
     })
 }

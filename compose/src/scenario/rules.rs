@@ -15,12 +15,58 @@ const MAX_CONNECTS_PER_SECOND: u64 = 1_000;
 
 pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioError> {
     let mut errors = Vec::new();
-    names(scenario, &mut errors);
+    names(scenario, overrides, &mut errors);
+    overridden(scenario, overrides, &mut errors);
     rates(scenario, &mut errors);
     errors.extend(steps::check(scenario, overrides));
     super::external::check(scenario, &mut errors);
     errors.sort_by_key(|error| error.line);
     errors
+}
+
+/// What of the rules' errors only follows from others: a subject is unknown because its
+/// name could not be read, a `start` makes no sense because the `stop` before it was
+/// misspelt.
+pub(super) struct Follows {
+    names: bool,
+    descriptions: bool,
+    steps: bool,
+    duration: bool,
+    lines: Vec<usize>,
+}
+
+impl Follows {
+    /// From the errors of reading.
+    pub(super) fn of(errors: &[ScenarioError]) -> Self {
+        let any = |keys: &[&str]| {
+            errors
+                .iter()
+                .any(|error| keys.contains(&error.key.as_str()))
+        };
+        Self {
+            names: any(&["name", "kind", "backend", "proxy", "external"]),
+            descriptions: any(&["command"]),
+            steps: any(&[
+                "timeline", "at", "do", "subject", "jitter", "phase", "duration", "to",
+            ]),
+            duration: any(&["duration"]),
+            lines: errors.iter().map(|error| error.line).collect(),
+        }
+    }
+
+    /// Whether this one need not be told.
+    pub(super) fn is(&self, error: &ScenarioError) -> bool {
+        // What is blamed on no line of its own stands on line 1.
+        let on_a_wrong_line = error.line > 1 && self.lines.contains(&error.line);
+        on_a_wrong_line
+            || match error.key.as_str() {
+                "subject" | "to" | "name" => self.names,
+                "proxy" => self.names || self.descriptions,
+                "do" => self.steps || self.names,
+                "at" => self.steps || self.duration,
+                _ => false,
+            }
+    }
 }
 
 /// The line of the first mention of `key`, for what is not one value's fault.
@@ -35,7 +81,32 @@ fn line_of(text: &str, key: &str) -> usize {
         .map_or(1, |index| index + 1)
 }
 
-fn names(scenario: &Scenario, errors: &mut Vec<ScenarioError>) {
+/// A flag that would change nothing.
+fn overridden(scenario: &Scenario, overrides: &Overrides, errors: &mut Vec<ScenarioError>) {
+    let Some(fault) = overrides.fault else { return };
+    if scenario.timeline.iter().any(|step| step.action == fault) {
+        return;
+    }
+    errors.push(ScenarioError {
+        line: 0,
+        key: "--fault".to_owned(),
+        what: format!(
+            "--fault {fault}: scenario `{}` has no fault that could become it{}",
+            scenario.name,
+            if scenario.timeline.is_empty() {
+                ", it has no steps at all"
+            } else {
+                ""
+            }
+        ),
+        hint: format!(
+            "take a scenario with one of {}, such as `switchover`",
+            super::Action::FAULTS.join(", ")
+        ),
+    });
+}
+
+fn names(scenario: &Scenario, overrides: &Overrides, errors: &mut Vec<ScenarioError>) {
     for proxy in &scenario.proxies {
         if scenario.backends.contains(&proxy.name) {
             errors.push(ScenarioError {
@@ -74,12 +145,15 @@ fn names(scenario: &Scenario, errors: &mut Vec<ScenarioError>) {
     }
     let mut seen: Vec<&str> = Vec::new();
     for proxy in &scenario.proxies {
-        if seen.contains(&proxy.name.as_str()) {
+        // Of the file's own the reader has said so.
+        if seen.contains(&proxy.name.as_str()) && !overrides.proxies.is_empty() {
             errors.push(ScenarioError {
-                line: 1,
-                key: "proxy".to_owned(),
-                what: format!("there are two proxies called `{}`", proxy.name),
-                hint: "name each proxy once".to_owned(),
+                line: 0,
+                key: "--proxy".to_owned(),
+                what: format!("--proxy {} is given twice", proxy.name),
+                hint: "name each proxy once; two of a kind need a scenario file that gives them \
+                       names"
+                    .to_owned(),
             });
         }
         seen.push(&proxy.name);

@@ -25,6 +25,10 @@ pub const SHIPPED: &[(&str, &str)] = &[
         "proxy-restart",
         include_str!("../../scenarios/proxy-restart.toml"),
     ),
+    (
+        "dns-change",
+        include_str!("../../scenarios/dns-change.toml"),
+    ),
     ("storm", include_str!("../../scenarios/storm.toml")),
     (
         "long-query",

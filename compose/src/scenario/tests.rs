@@ -489,6 +489,149 @@ fn the_command_line_changes_what_it_says() {
     assert_eq!(target_names(&scenario), ["haproxy"]);
 }
 
+/// Lines and keys of all errors.
+fn all_errors(text: &str, overrides: &Overrides) -> Vec<(usize, String)> {
+    Scenario::parse_with("t.toml", text, overrides)
+        .expect_err("errors are expected")
+        .errors
+        .into_iter()
+        .map(|error| (error.line, error.key))
+        .collect()
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once() {
+    let none = Overrides::default();
+    let text = with(
+        "[clients]\nintervall = \"5ms\"\nreused = -1\n\
+         [[timeline]]\nat = \"10s\"\ndo = \"kill\"\nsubject = \"b1\"\ngrace = \"1s\"\n\
+         [[timeline]]\nat = \"99s\"\ndo = \"stop\"\nsubject = \"b9\"\nto = \"b1\"\n",
+    );
+    let key = |line: usize, key: &str| (line, key.to_owned());
+    assert_eq!(
+        all_errors(&text, &none),
+        [
+            key(10, "intervall"),
+            key(11, "reused"),
+            key(12, "grace"),
+            key(17, "at"),
+            key(17, "subject"),
+        ]
+    );
+    // What only follows is not: `start` makes no sense because `stop` is misspelt, and
+    // a subject is unknown because its name cannot be read.
+    let text = with(
+        "[[timeline]]\nat = \"5s\"\ndo = \"stopp\"\nsubject = \"b1\"\n\
+         [[timeline]]\nat = \"15s\"\ndo = \"start\"\nsubject = \"b1\"\n",
+    );
+    assert_eq!(all_errors(&text, &none), [key(11, "do")]);
+    let text = "name = \"t\"\n[[backend]]\nnmae = \"b1\"\n[[proxy]]\nname = \"haproxy\"\n\
+                [[timeline]]\nat = \"5s\"\ndo = \"stop\"\nsubject = \"b1\"\n";
+    assert_eq!(all_errors(text, &none), [key(2, "name"), key(3, "nmae")]);
+}
+
+#[test]
+fn flags_that_do_not_fit_are_blamed_by_name() {
+    let baseline = shipped("baseline").expect("shipped");
+    let fault = |fault| Overrides {
+        fault: Some(fault),
+        ..Overrides::default()
+    };
+    for scenario in ["baseline", "proxy-restart"] {
+        let text = shipped(scenario).expect("shipped");
+        assert_eq!(
+            all_errors(text, &fault(Action::Stop)),
+            [(0, "--fault".to_owned())],
+            "{scenario}"
+        );
+    }
+    let twice = Overrides {
+        proxies: vec![ProxyKind::Nginx, ProxyKind::Haproxy, ProxyKind::Nginx],
+        ..Overrides::default()
+    };
+    assert_eq!(all_errors(baseline, &twice), [(0, "--proxy".to_owned())]);
+}
+
+#[test]
+fn addresses_have_a_host_and_a_port() {
+    let external = |address: &str| {
+        format!(
+            "name = \"t\"\n[external]\nuser = \"u\"\n[[external.backend]]\nname = \"b\"\n\
+             address = \"{address}\"\n[[external.proxy]]\nname = \"p\"\naddress = \"p:3306\"\n"
+        )
+    };
+    for (address, why) in [
+        ("db-1", "it has no port"),
+        ("db-1:70000", "not between 1 and 65535"),
+        ("db-1:0", "not between 1 and 65535"),
+        ("db-1:mysql", "`mysql` is no port"),
+        (":3306", "it has no host"),
+        ("fd00::1:3306", "stands in brackets"),
+        ("[fd00::x]:3306", "no IPv6 address"),
+        ("u@db-1:3306", "`u@db-1` is no host"),
+    ] {
+        check(&external(address), 6, "address", &[why, "HOST:PORT"]);
+    }
+    for address in ["db-1:3306", "10.0.0.7:3306", "[fd00::1]:3306"] {
+        assert!(
+            Scenario::parse("t.toml", &external(address)).is_ok(),
+            "{address}"
+        );
+    }
+}
+
+#[test]
+fn names_are_pointed_at_backends() {
+    let named = |step: &str| {
+        format!(
+            "name = \"t\"\nduration = \"30s\"\n[[backend]]\nname = \"b1\"\n[[backend]]\n\
+             name = \"b2\"\n[[proxy]]\nname = \"dns\"\nttl = \"1s\"\n[[proxy]]\n\
+             name = \"haproxy\"\n[[timeline]]\nat = \"5s\"\n{step}"
+        )
+    };
+    let good = "do = \"repoint\"\nsubject = \"dns\"\nto = \"b2\"\nduration = \"9s\"\n";
+    let scenario = Scenario::parse("t.toml", &named(good)).expect("valid");
+    assert_eq!(scenario.proxies[0].ttl_ns, Some(SECOND));
+    assert_eq!(scenario.timeline[0].to.as_deref(), Some("b2"));
+    assert_eq!(scenario.timeline[0].jitter_ns, 2 * SECOND);
+    check(
+        &named("do = \"repoint\"\nsubject = \"dns\"\n"),
+        12,
+        "to",
+        &["does not say where to", "b1, b2"],
+    );
+    check(
+        &named("do = \"repoint\"\nsubject = \"dns\"\nto = \"b3\"\n"),
+        12,
+        "to",
+        &["`b3` is no backend", "b1, b2"],
+    );
+    check(
+        &named("do = \"repoint\"\nsubject = \"haproxy\"\nto = \"b2\"\n"),
+        12,
+        "do",
+        &["`haproxy` is a proxy", "names: dns"],
+    );
+    check(
+        &named("do = \"stop\"\nsubject = \"dns\"\n"),
+        12,
+        "do",
+        &["`dns` is a name", "repoint, restore"],
+    );
+    check(
+        &named("do = \"restore\"\nsubject = \"dns\"\n"),
+        12,
+        "do",
+        &["`restore` makes no sense for `dns`", "repoint"],
+    );
+    check(
+        &with("[[proxy]]\nname = \"nginx\"\nttl = \"1s\"\n"),
+        9,
+        "ttl",
+        &["of no use for a proxy of kind `nginx`"],
+    );
+}
+
 #[test]
 fn direct_targets_are_added_on_request() {
     let scenario = Scenario::parse("s", &format!("direct = true\n{HEAD}")).expect("valid");

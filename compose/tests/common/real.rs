@@ -62,5 +62,6 @@ pub fn now(action: Action) -> Due {
         subject: "db-1".into(),
         grace_ns: None,
         lasts_ns: None,
+        to: None,
     }
 }

@@ -10,39 +10,83 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
+use gapscope_proto::clock::{Clock, SystemClock};
+
 use super::common::pause;
+
+/// An answer, as the server that gave it knows it. Its number is its place, from 1.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer {
+    /// Over which connection: the number that its greeting had.
+    pub connection: u32,
+    /// When it was decided, by this host's RAW clock.
+    pub given_ns: i64,
+    /// When all of it had been handed to the kernel; none: it never was.
+    pub sent_ns: Option<i64>,
+}
 
 /// A MySQL-speaking server whose `CONNECTION_ID()` is another number each time.
 pub struct CountingServer {
     pub address: SocketAddr,
-    answered: Arc<AtomicU64>,
+    answers: Answers,
+    connections: Arc<AtomicU32>,
+    /// Who is answered: a port that was free may be one that another test's agent still
+    /// tries to reach, and what that is told is not ours.
+    pub user: String,
+}
+
+type Answers = Arc<Mutex<Vec<Answer>>>;
+
+/// As the programs read it: they run on the same host.
+pub fn now_ns() -> i64 {
+    static CLOCK: LazyLock<SystemClock> = LazyLock::new(SystemClock::new);
+    CLOCK.raw_ns()
 }
 
 impl CountingServer {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("bound");
-        let answered = Arc::new(AtomicU64::new(0));
-        let count = answered.clone();
+        let answers = Answers::default();
+        let connections = Arc::new(AtomicU32::new(0));
+        let (count, numbers) = (answers.clone(), connections.clone());
+        let user = format!("probe-{:08x}", rand::random::<u32>());
+        let only = user.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let count = count.clone();
+                let (count, only) = (count.clone(), only.clone());
+                let connection = numbers.fetch_add(1, Ordering::SeqCst) + 1;
                 std::thread::spawn(move || {
                     // The client went away.
-                    let _ = serve(stream, &count);
+                    let _ = serve(stream, connection, &count, &only);
                 });
             }
         });
-        Self { address, answered }
+        Self {
+            address,
+            answers,
+            connections,
+            user,
+        }
     }
 
     /// The number of the newest answer; they are 1, 2, 3 ...
     pub fn answered(&self) -> u64 {
-        self.answered.load(Ordering::SeqCst)
+        self.answers.lock().expect("sound").len() as u64
+    }
+
+    /// All answers so far.
+    pub fn answers(&self) -> Vec<Answer> {
+        self.answers.lock().expect("sound").clone()
+    }
+
+    /// How many connections there have been.
+    pub fn connections(&self) -> u32 {
+        self.connections.load(Ordering::SeqCst)
     }
 }
 
@@ -68,11 +112,18 @@ fn read_packet(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(body)
 }
 
-fn serve(mut stream: TcpStream, answered: &AtomicU64) -> std::io::Result<()> {
+fn serve(
+    mut stream: TcpStream,
+    connection: u32,
+    answers: &Answers,
+    only: &str,
+) -> std::io::Result<()> {
     const EOF: [u8; 5] = [0xfe, 0, 0, 2, 0];
     stream.set_nodelay(true)?;
     // Protocol 10, 4.1, secure connection, plugin auth, transactions.
-    let mut greeting = b"\x0a8.0.99-count\0\x01\0\0\x0012345678\0".to_vec();
+    let mut greeting = b"\x0a8.0.99-count\0".to_vec();
+    greeting.extend_from_slice(&connection.to_le_bytes());
+    greeting.extend_from_slice(b"12345678\0");
     let capabilities: u32 = 0x0000_0200 | 0x8000 | 0x0008_0000 | 0x2000 | 1;
     greeting.extend_from_slice(&capabilities.to_le_bytes()[..2]);
     greeting.extend_from_slice(&[33, 2, 0]);
@@ -81,7 +132,12 @@ fn serve(mut stream: TcpStream, answered: &AtomicU64) -> std::io::Result<()> {
     greeting.extend_from_slice(&[0; 10]);
     greeting.extend_from_slice(b"123456789012\0mysql_native_password\0");
     stream.write_all(&packet(0, &greeting))?;
-    read_packet(&mut stream)?;
+    let login = read_packet(&mut stream)?;
+    // Behind capabilities, longest packet, character set and 23 zeros.
+    let name = login.get(32..).unwrap_or_default();
+    if name.split(|byte| *byte == 0).next() != Some(only.as_bytes()) {
+        return Ok(());
+    }
     stream.write_all(&packet(2, &[0, 0, 0, 2, 0, 0, 0]))?;
     loop {
         let command = read_packet(&mut stream)?;
@@ -98,13 +154,23 @@ fn serve(mut stream: TcpStream, answered: &AtomicU64) -> std::io::Result<()> {
             out.extend(packet(seq, &column));
         }
         out.extend(packet(5, &EOF));
-        let number = answered.fetch_add(1, Ordering::SeqCst) + 1;
+        // Noted before it is sent: an answer that nobody noted cannot arrive.
+        let number = {
+            let mut answers = answers.lock().expect("sound");
+            answers.push(Answer {
+                connection,
+                given_ns: now_ns(),
+                sent_ns: None,
+            });
+            answers.len()
+        };
         let mut row = text(&number.to_string());
         row.extend(text("8.0.99-count"));
         row.extend(text("counting"));
         out.extend(packet(6, &row));
         out.extend(packet(7, &EOF));
         stream.write_all(&out)?;
+        answers.lock().expect("sound")[number - 1].sent_ns = Some(now_ns());
     }
 }
 

@@ -10,7 +10,10 @@ use gapscope_proto::ids::RunId;
 
 use super::books::Book;
 use super::streams::{Encoded, encode};
-use super::{MOST_UNWRITTEN, REST_NS, SEAL_AFTER_NS, SEAL_RECORDS, Segment, Writer};
+use super::{
+    MOST_UNWRITTEN, REST_NS, SEAL_AFTER_NS, SEAL_RECORDS, SEAL_SOON_NS, SEAL_SOON_RECORDS, Segment,
+    Writer,
+};
 use crate::spool::disk::Kind;
 use crate::spool::settings::WhenFull;
 use crate::spool::sync::{Job, Sealed};
@@ -27,11 +30,21 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 }
 
 impl Writer {
+    /// How long what was written first may wait now.
+    pub(super) fn seal_after_ns(&self) -> i64 {
+        let is_much = |waiting: usize| waiting >= SEAL_SOON_RECORDS;
+        let mut waiting = self.open.values().map(|stream| stream.unsealed.len());
+        match waiting.any(is_much) {
+            true => SEAL_SOON_NS,
+            false => SEAL_AFTER_NS,
+        }
+    }
+
     pub(super) fn is_seal_due(&self, now: i64) -> bool {
         !self.is_resting()
             && (self
                 .unsealed_since_ns
-                .is_some_and(|since| now.saturating_sub(since) >= SEAL_AFTER_NS)
+                .is_some_and(|since| now.saturating_sub(since) >= self.seal_after_ns())
                 || self.tail_bytes() >= self.tail_limit
                 || self
                     .open

@@ -537,7 +537,7 @@ struct World {
     declared: (u64, u64),
 }
 
-fn sample(mark: i64) -> Sample {
+pub(super) fn sample(mark: i64) -> Sample {
     let at = Timestamp::from_ns(mark);
     Sample {
         target: Arc::new("db".parse().expect("a name")),

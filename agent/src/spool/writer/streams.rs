@@ -68,7 +68,12 @@ impl OpenStream {
 
     /// How many numbers to reserve ahead: two to four seconds' worth.
     pub(super) fn ahead(&self) -> u64 {
-        (self.recent.max(self.unsealed.len() as u64) * 4).clamp(64, 1 << 20)
+        let in_a_seal = self.recent.max(self.unsealed.len() as u64);
+        let seals = match in_a_seal >= super::SEAL_SOON_RECORDS as u64 {
+            true => 8,
+            false => 4,
+        };
+        (in_a_seal * seals).clamp(64, 1 << 20)
     }
 
     /// All of it is sealed, or given up.

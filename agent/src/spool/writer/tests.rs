@@ -1,7 +1,9 @@
 use super::*;
 use crate::spool::LossReason;
 
+use super::open_in as open_writer_in;
 use crate::spool::recover::Recovery;
+use crate::spool::vfs::{self, RealVfs, Vfs};
 use gapscope_proto::clock::SystemClock;
 use gapscope_proto::frame::Frame;
 use gapscope_proto::host::{Lag, ProbingStarted};
@@ -230,4 +232,120 @@ async fn what_was_delivered_is_noted_down_before_its_segment_makes_room() {
         }
     }
     panic!("nothing had to go");
+}
+
+/// A disk on which nothing is synced while the gate is shut.
+#[derive(Debug, Clone, Default)]
+struct Gated(Arc<(std::sync::Mutex<bool>, std::sync::Condvar)>);
+
+impl Gated {
+    fn shut(&self, is_shut: bool) {
+        *self.0.0.lock().expect("sound") = is_shut;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut is_shut = self.0.0.lock().expect("sound");
+        while *is_shut {
+            is_shut = self.0.1.wait(is_shut).expect("sound");
+        }
+    }
+}
+
+impl Vfs for Gated {
+    fn make_folder(&self, folder: &Path) -> std::io::Result<()> {
+        RealVfs.make_folder(folder)
+    }
+    fn list(&self, folder: &Path) -> std::io::Result<Vec<vfs::Entry>> {
+        RealVfs.list(folder)
+    }
+    fn create(&self, path: &Path) -> std::io::Result<Arc<dyn VfsFile>> {
+        Ok(Arc::new(GatedFile(RealVfs.create(path)?, self.clone())))
+    }
+    fn open(&self, path: &Path) -> std::io::Result<Arc<dyn VfsFile>> {
+        Ok(Arc::new(GatedFile(RealVfs.open(path)?, self.clone())))
+    }
+    fn read(&self, path: &Path, offset: u64, len: u64) -> std::io::Result<Vec<u8>> {
+        RealVfs.read(path, offset, len)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        RealVfs.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> std::io::Result<()> {
+        RealVfs.remove(path)
+    }
+    fn sync_folder(&self, folder: &Path) -> std::io::Result<()> {
+        self.pass();
+        RealVfs.sync_folder(folder)
+    }
+    fn space(&self, folder: &Path) -> std::io::Result<vfs::Space> {
+        RealVfs.space(folder)
+    }
+    fn lock(&self, path: &Path) -> std::io::Result<Option<vfs::Lock>> {
+        RealVfs.lock(path)
+    }
+}
+
+#[derive(Debug)]
+struct GatedFile(Arc<dyn VfsFile>, Gated);
+
+impl VfsFile for GatedFile {
+    fn append(&self, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.append(bytes)
+    }
+    fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+        self.0.write_at(bytes, offset)
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        self.1.pass();
+        self.0.sync()
+    }
+}
+
+/// What waits in memory is lost with the process: with numbers reserved before the
+/// run, a disk that syncs nothing keeps no sample of its first seconds waiting.
+#[tokio::test]
+async fn once_numbers_are_reserved_no_sample_waits_for_a_sync() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let gate = Gated::default();
+    let disk = Disk::open_on(Arc::new(gate.clone()), folder.path()).expect("opens");
+    let settings = Settings {
+        min_free_bytes: Some(0),
+        ..Settings::default()
+    };
+    let clock = Arc::new(SystemClock::new());
+    let opened = open_writer_in(Arc::new(disk), &settings, clock).expect("opens");
+    let run = RunId::generate();
+    opened.spool.prepare(run, 3_000).await;
+    gate.shut(true);
+    opened.spool.begin(run, started()).await;
+    for mark in 1..=2_000 {
+        opened.spool.sample(run, simulation::sample(mark)).await;
+    }
+    let written = async {
+        loop {
+            let mut recovery = Recovery::default();
+            let look = Disk::inspect(folder.path()).expect("there");
+            for (number, _) in look.files(Kind::Tail).expect("listed") {
+                recovery.tail(&look.read(Kind::Tail, number).expect("read"));
+            }
+            for (number, _) in look.files(Kind::Segment).expect("listed") {
+                recovery.segment(number, &look.read(Kind::Segment, number).expect("read"));
+            }
+            let found = recovery.finish();
+            let unsealed = found.unsealed.iter().map(|f| (f.stream, f.last_seq()));
+            let sealed = found.sealed.iter().map(|f| (f.stream, f.last));
+            let samples = unsealed
+                .chain(sealed)
+                .filter(|(stream, _)| stream.kind == StreamKind::Samples);
+            if samples.map(|(_, last)| last).max() == Some(2_000) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), written).await;
+    gate.shut(false);
+    assert!(waited.is_ok(), "samples wait for a sync");
+    stop(opened);
 }

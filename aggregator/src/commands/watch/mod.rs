@@ -79,7 +79,7 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         })?;
         let (tell, told) = mpsc::channel(WAITING);
         let draws = std::io::stdout().is_terminal() && !args.plain;
-        let listening = listen(args.aggregator, run_id, views.into_inner(), tell, draws);
+        let listening = listen(args.aggregator, run_id, views.into_inner(), tell);
         let showing = async {
             if draws {
                 screen::show(told, args.ascii).await
@@ -96,14 +96,13 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
     })
 }
 
-/// Hands on what is told; when the aggregator goes away, tries again if somebody
-/// draws, and is done otherwise.
+/// Hands on what is told; when the aggregator goes away, tries again until nobody
+/// looks any more.
 async fn listen(
     aggregator: Aggregator,
     run_id: String,
     mut views: tonic::Streaming<gapscope_proto::wire::WatchResponse>,
     tell: mpsc::Sender<Told>,
-    tries_again: bool,
 ) {
     loop {
         let why = loop {
@@ -122,7 +121,7 @@ async fn listen(
                 Err(status) => break format!("{:#}", refused(status)),
             }
         };
-        if tell.send(Told::Gone(why)).await.is_err() || !tries_again {
+        if tell.send(Told::Gone(why)).await.is_err() {
             return;
         }
         views = loop {

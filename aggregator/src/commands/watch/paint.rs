@@ -1,5 +1,13 @@
 //! Lines with colours, cut to a terminal's width.
 
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line as Text, Span};
+use ratatui::widgets::Widget;
+
+use super::draw::Look;
+
 /// How a piece of a line is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paint {
@@ -20,16 +28,16 @@ pub enum Paint {
 }
 
 impl Paint {
-    const fn code(self, colour: bool) -> &'static str {
+    fn style(self, colour: bool) -> Style {
+        let bold = Style::new().add_modifier(Modifier::BOLD);
         match (self, colour) {
-            (Self::Plain, _) => "",
-            (Self::Bold, _) | (Self::Warning | Self::Bad, false) => "1",
-            (_, false) => "",
-            (Self::Soft, true) => "2",
-            (Self::Good, true) => "32",
-            (Self::Warning, true) => "33",
-            (Self::Bad, true) => "1;31",
-            (Self::Nothing, true) => "35",
+            (Self::Bold, _) | (Self::Warning | Self::Bad, false) => bold,
+            (Self::Plain, _) | (_, false) => Style::new(),
+            (Self::Soft, true) => Style::new().add_modifier(Modifier::DIM),
+            (Self::Good, true) => Style::new().fg(Color::Green),
+            (Self::Warning, true) => Style::new().fg(Color::Yellow),
+            (Self::Bad, true) => bold.fg(Color::Red),
+            (Self::Nothing, true) => Style::new().fg(Color::Magenta),
         }
     }
 }
@@ -38,63 +46,65 @@ impl Paint {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Line(Vec<(String, Paint)>);
 
-/// Columns that a character takes. East Asian wide ones take two; a mistake here
-/// costs a character at the right edge, since the terminal is told not to break
-/// lines.
-const fn columns(c: char) -> usize {
-    match c as u32 {
-        0x0300..=0x036f | 0x200b..=0x200f | 0xfe00..=0xfe0f => 0,
-        0x1100..=0x115f
-        | 0x2e80..=0xa4cf
-        | 0xac00..=0xd7a3
-        | 0xf900..=0xfaff
-        | 0xfe30..=0xfe6f
-        | 0xff00..=0xff60
-        | 0xffe0..=0xffe6
-        | 0x1f300..=0x1faff
-        | 0x20000..=0x3fffd => 2,
-        _ => 1,
-    }
-}
-
 impl Line {
     /// Of one piece.
     pub fn of(text: impl Into<String>, paint: Paint) -> Self {
-        Self(vec![(text.into(), paint)])
+        Self::default().and(text, paint)
     }
 
-    /// With one more piece.
+    /// With one more piece. Nothing in it can steer the terminal.
     #[must_use]
     pub fn and(mut self, text: impl Into<String>, paint: Paint) -> Self {
-        self.0.push((text.into(), paint));
+        let text: String = text.into();
+        let text = text.replace(char::is_control, " ");
+        self.0.push((text, paint));
         self
     }
 
-    /// As it is sent to a terminal of so many columns; nothing in it steers the
-    /// terminal but our own colours.
-    pub fn ansi(&self, width: usize, colour: bool) -> String {
-        let mut out = String::new();
-        let mut left = width;
-        for (text, paint) in &self.0 {
-            let code = paint.code(colour);
-            if !code.is_empty() {
-                out.push_str("\u{1b}[");
-                out.push_str(code);
-                out.push('m');
-            }
-            for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
-                let Some(rest) = left.checked_sub(columns(c)) else {
-                    left = 0;
-                    break;
-                };
-                left = rest;
-                out.push(c);
-            }
-            if !code.is_empty() {
-                out.push_str("\u{1b}[0m");
+    fn text(&self, colour: bool) -> Text<'_> {
+        let pieces = self.0.iter();
+        pieces
+            .map(|(text, paint)| Span::styled(text.as_str(), paint.style(colour)))
+            .collect()
+    }
+}
+
+/// Lines from the top of an area; one that does not fit ends with a sign that it was
+/// cut.
+#[derive(Debug, Clone, Copy)]
+pub struct Lines<'a> {
+    /// From the top.
+    pub lines: &'a [Line],
+    /// How to draw them.
+    pub look: Look,
+}
+
+impl Widget for Lines<'_> {
+    fn render(self, area: Rect, buffer: &mut Buffer) {
+        for (row, line) in area.rows().zip(self.lines) {
+            let text = line.text(self.look.colour);
+            let is_cut = text.width() > usize::from(row.width);
+            text.render(row, buffer);
+            if is_cut {
+                cut(row, buffer, self.look.unicode);
             }
         }
-        out
+    }
+}
+
+/// Puts the sign into a row's last column.
+fn cut(row: Rect, buffer: &mut Buffer, unicode: bool) {
+    let Some(last) = row.right().checked_sub(1) else {
+        return;
+    };
+    if last > row.x
+        && let Some(before) = buffer.cell_mut((last - 1, row.y))
+        && Span::raw(before.symbol()).width() > 1
+    {
+        before.set_symbol(" ");
+    }
+    if let Some(cell) = buffer.cell_mut((last, row.y)) {
+        cell.set_symbol(if unicode { "…" } else { ">" });
     }
 }
 
@@ -102,12 +112,44 @@ impl Line {
 mod tests {
     use super::*;
 
+    fn drawn(line: Line, width: u16, colour: bool) -> Buffer {
+        let area = Rect::new(0, 0, width, 1);
+        let mut buffer = Buffer::empty(area);
+        let look = Look {
+            unicode: true,
+            colour,
+        };
+        let lines = &[line];
+        Lines { lines, look }.render(area, &mut buffer);
+        buffer
+    }
+
     #[test]
-    fn lines_are_cut_and_steer_nothing() {
+    fn lines_are_cut_with_a_sign_and_steer_nothing() {
         let line = Line::of("ab\u{1b}[2J", Paint::Plain).and("cdef", Paint::Bad);
-        assert_eq!(line.ansi(80, false), "ab [2J\u{1b}[1mcdef\u{1b}[0m");
-        assert_eq!(line.ansi(8, true), "ab [2J\u{1b}[1;31mcd\u{1b}[0m");
-        assert_eq!(line.ansi(0, false), "\u{1b}[1m\u{1b}[0m");
-        assert_eq!(Line::of("日本語", Paint::Plain).ansi(5, true), "日本");
+        let bad = Paint::Bad.style(true);
+        let mut whole = Buffer::with_lines(["ab [2Jcdef"]);
+        whole.set_style(Rect::new(6, 0, 4, 1), bad);
+        assert_eq!(drawn(line.clone(), 10, true), whole);
+        let mut some = Buffer::with_lines(["ab [2Jc…"]);
+        some.set_style(Rect::new(6, 0, 2, 1), bad);
+        assert_eq!(drawn(line.clone(), 8, true), some);
+        drawn(line, 0, false);
+    }
+
+    #[test]
+    fn wide_characters_are_not_halved() {
+        let line = || Line::of("日本語", Paint::Plain);
+        assert_eq!(drawn(line(), 6, true), Buffer::with_lines(["日本語"]));
+        assert_eq!(drawn(line(), 5, true), Buffer::with_lines(["日本…"]));
+        assert_eq!(drawn(line(), 4, true), Buffer::with_lines(["日 …"]));
+    }
+
+    #[test]
+    fn without_colours_bad_is_bold() {
+        let buffer = drawn(Line::of("X", Paint::Bad), 1, false);
+        let style = buffer[(0, 0)].style();
+        assert!(style.add_modifier.contains(Modifier::BOLD));
+        assert_eq!(style.fg, Some(Color::Reset));
     }
 }

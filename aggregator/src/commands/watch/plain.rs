@@ -19,9 +19,13 @@ pub(super) async fn show(mut told: mpsc::Receiver<Told>) -> anyhow::Result<Exit>
     );
     let mut shown = Shown::default();
     let mut next = (String::new(), i64::MIN);
+    let mut is_gone = false;
     while let Some(message) = told.recv().await {
         let lines = match message {
             Told::View(view) => {
+                if std::mem::take(&mut is_gone) {
+                    note("the aggregator is back");
+                }
                 let is_over = view.run_state != "running";
                 let (now, run) = (view.now_ns, view.run_id.clone());
                 let mut lines = Vec::new();
@@ -43,7 +47,13 @@ pub(super) async fn show(mut told: mpsc::Receiver<Told>) -> anyhow::Result<Exit>
                 }
                 lines
             }
-            Told::Gone(why) => anyhow::bail!("{why}"),
+            // Said once, and what was seen so far stands.
+            Told::Gone(why) => {
+                if !std::mem::replace(&mut is_gone, true) {
+                    note(format!("? {why}; trying again until it is back"));
+                }
+                Vec::new()
+            }
             Told::Over => break,
         };
         let mut out = io::stdout().lock();

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use gapscope_proto::clock::{Clock, SystemClock};
+use ratatui::termion::input::TermRead;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::Told;
 use super::draw::{Look, Place, frame};
 use super::shown::Shown;
-use super::term::{Key, Screen, keys};
+use super::term::{Key, Screen};
 use crate::exit::Exit;
 use crate::output::note;
 
@@ -20,15 +21,18 @@ use crate::output::note;
 const DRAW_EVERY: Duration = Duration::from_millis(250);
 
 fn read_keys(wanted: &AtomicBool, tell: &mpsc::Sender<Key>) {
-    let mut bytes = [0; 64];
+    let mut keys = std::io::stdin().keys();
     while wanted.load(Ordering::Relaxed) {
-        // Comes back by itself after a fifth of a second.
-        let Ok(read) = rustix::io::read(std::io::stdin(), &mut bytes) else {
-            return;
-        };
-        for key in keys(&bytes[..read]) {
-            if tell.blocking_send(key).is_err() {
-                return;
+        match keys.next() {
+            // It comes back by itself after a fifth of a second.
+            None => {}
+            Some(Err(_)) => return,
+            Some(Ok(pressed)) => {
+                if let Some(key) = Key::of(pressed)
+                    && tell.blocking_send(key).is_err()
+                {
+                    return;
+                }
             }
         }
     }
@@ -44,13 +48,13 @@ pub(super) async fn show(told: mpsc::Receiver<Told>, ascii: bool) -> anyhow::Res
     // Without a keyboard the sender lives on, and nobody sends.
     let (tell, keys) = mpsc::channel(16);
     let last = {
-        let screen = Screen::take().context("cannot take the terminal")?;
+        let mut screen = Screen::take().context("cannot take the terminal")?;
         let (still, teller) = (wanted.clone(), tell.clone());
         let reading = std::io::stdin()
             .is_terminal()
             .then(|| std::thread::spawn(move || read_keys(&still, &teller)));
         let last = tokio::select! {
-            last = look(&screen, told, keys, ascii) => last,
+            last = look(&mut screen, told, keys, ascii) => last,
             _ = interrupt.recv() => Ok(None),
             _ = terminate.recv() => Ok(None),
             _ = hang_up.recv() => Ok(None),
@@ -71,7 +75,7 @@ pub(super) async fn show(told: mpsc::Receiver<Told>, ascii: bool) -> anyhow::Res
 
 /// Gives back a line for when the terminal is given back.
 async fn look(
-    screen: &Screen,
+    screen: &mut Screen,
     mut told: mpsc::Receiver<Told>,
     mut keys: mpsc::Receiver<Key>,
     ascii: bool,
@@ -108,10 +112,11 @@ async fn look(
                 Some(Key::Scroll(by)) => place.scroll(by),
             },
         }
-        let (width, height) = screen.size();
         let silent_ns = since(&clock, heard_ns);
-        let lines = frame(&shown, &mut place, look, silent_ns, (width, height));
-        screen.draw(&lines, look.colour).context("cannot draw")?;
+        let drawn = screen.draw(look, |size| {
+            frame(&shown, &mut place, look, silent_ns, size)
+        });
+        drawn.context("cannot draw")?;
     }
 }
 

@@ -1,18 +1,17 @@
 //! The terminal: taken, and given back whatever happens.
-//!
-//! Sequences that every terminal since the VT100 and xterm knows, and termios: nothing
-//! more is needed than lines from the top, a size and some keys.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, Once, PoisonError};
 
+use ratatui::Terminal;
+use ratatui::backend::TermionBackend;
+use ratatui::termion::event::Key as Pressed;
+use ratatui::termion::{clear, cursor, screen, style};
 use rustix::termios::{OptionalActions, SpecialCodeIndex, Termios};
 
-use super::paint::Line;
+use super::draw::Look;
+use super::paint::{Line, Lines};
 
-/// The other screen, no cursor, no breaking of long lines.
-const TAKE: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
-const GIVE_BACK: &str = "\u{1b}[0m\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
 /// How long a look for keys lasts, in tenths of a second.
 const KEYS_WITHIN: u8 = 2;
 
@@ -24,7 +23,13 @@ fn give_back() {
     if let Some(termios) = before {
         let mut out = io::stdout();
         // Nobody could be told that it cannot be given back.
-        let _ = out.write_all(GIVE_BACK.as_bytes());
+        let _ = write!(
+            out,
+            "{}{}{}",
+            style::Reset,
+            cursor::Show,
+            screen::ToMainScreen
+        );
         let _ = out.flush();
         if let Some(termios) = termios {
             let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Flush, &termios);
@@ -33,7 +38,7 @@ fn give_back() {
 }
 
 /// A terminal that is drawn upon.
-pub(super) struct Screen(());
+pub(super) struct Screen(Terminal<TermionBackend<io::Stdout>>);
 
 impl Drop for Screen {
     fn drop(&mut self) {
@@ -52,56 +57,45 @@ impl Screen {
                 other(panic);
             }));
         });
+        let terminal = Terminal::new(TermionBackend::new(io::stdout()))?;
         let termios = match io::stdin().is_terminal() {
             true => Some(rustix::termios::tcgetattr(io::stdin())?),
             false => None,
         };
-        if let Some(before) = &termios {
-            let mut raw = before.clone();
+        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(termios.clone());
+        let screen = Self(terminal);
+        if let Some(mut raw) = termios {
             raw.make_raw();
             // A read for keys comes back by itself.
             raw.special_codes[SpecialCodeIndex::VMIN] = 0;
             raw.special_codes[SpecialCodeIndex::VTIME] = KEYS_WITHIN;
-            *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(termios);
             rustix::termios::tcsetattr(io::stdin(), OptionalActions::Flush, &raw)?;
-        } else {
-            *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(None);
         }
-        let screen = Self(());
         let mut out = io::stdout();
-        out.write_all(TAKE.as_bytes())?;
+        write!(
+            out,
+            "{}{}{}",
+            screen::ToAlternateScreen,
+            cursor::Hide,
+            clear::All
+        )?;
         out.flush()?;
         Ok(screen)
     }
 
-    /// Columns and rows.
-    pub(super) fn size(&self) -> (usize, usize) {
-        match rustix::termios::tcgetwinsize(io::stdout()) {
-            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
-                (usize::from(size.ws_col), usize::from(size.ws_row))
-            }
-            _ => (80, 24),
-        }
-    }
-
-    /// Draws lines from the top, and nothing below them.
-    pub(super) fn draw(&self, lines: &[Line], colour: bool) -> io::Result<()> {
-        let (width, height) = self.size();
-        let mut text = String::from("\u{1b}[H");
-        for (row, line) in lines.iter().take(height).enumerate() {
-            if row > 0 {
-                text.push_str("\r\n");
-            }
-            // Emptied first: behind a full line the cursor stands on its last sign.
-            text.push_str("\u{1b}[K");
-            text.push_str(&line.ansi(width, colour));
-        }
-        if lines.len() < height {
-            text.push_str("\r\n\u{1b}[J");
-        }
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()
+    /// Draws what `lines` makes for so many columns and rows, from the top.
+    pub(super) fn draw(
+        &mut self,
+        look: Look,
+        lines: impl FnOnce((usize, usize)) -> Vec<Line>,
+    ) -> io::Result<()> {
+        self.0.draw(|frame| {
+            let area = frame.area();
+            let lines = lines((usize::from(area.width), usize::from(area.height)));
+            let lines = &lines;
+            frame.render_widget(Lines { lines, look }, area);
+        })?;
+        Ok(())
     }
 }
 
@@ -116,45 +110,31 @@ pub(super) enum Key {
     Scroll(i32),
 }
 
-/// The keys in what a terminal sends.
-pub(super) fn keys(mut bytes: &[u8]) -> Vec<Key> {
-    const SEQUENCES: [(&[u8], Key); 6] = [
-        (b"\x1b[A", Key::Scroll(-1)),
-        (b"\x1b[B", Key::Scroll(1)),
-        (b"\x1bOA", Key::Scroll(-1)),
-        (b"\x1bOB", Key::Scroll(1)),
-        (b"\x1b[5~", Key::Scroll(-5)),
-        (b"\x1b[6~", Key::Scroll(5)),
-    ];
-    let mut found = Vec::new();
-    while let Some((first, rest)) = bytes.split_first() {
-        if *first == 0x1b && !rest.is_empty() {
-            let known = SEQUENCES.iter().find(|(text, _)| bytes.starts_with(text));
-            match known {
-                Some((text, key)) => {
-                    found.push(*key);
-                    bytes = &bytes[text.len()..];
-                }
-                // Some other key: nothing of it means anything here.
-                None => return found,
-            }
-            continue;
-        }
-        match first {
-            b'q' | 0x03 | 0x04 | 0x1b => found.push(Key::Quit),
-            b'p' | b' ' => found.push(Key::Pause),
-            b'k' => found.push(Key::Scroll(-1)),
-            b'j' => found.push(Key::Scroll(1)),
-            _ => {}
-        }
-        bytes = rest;
+impl Key {
+    /// What a key that was pressed means.
+    pub(super) const fn of(pressed: Pressed) -> Option<Self> {
+        Some(match pressed {
+            Pressed::Char('q') | Pressed::Ctrl('c' | 'd') | Pressed::Esc => Self::Quit,
+            Pressed::Char('p' | ' ') => Self::Pause,
+            Pressed::Up | Pressed::Char('k') => Self::Scroll(-1),
+            Pressed::Down | Pressed::Char('j') => Self::Scroll(1),
+            Pressed::PageUp => Self::Scroll(-5),
+            Pressed::PageDown => Self::Scroll(5),
+            _ => return None,
+        })
     }
-    found
 }
 
 #[cfg(test)]
 mod tests {
+    use ratatui::termion::input::TermRead;
+
     use super::*;
+
+    fn keys(sent: &[u8]) -> Vec<Key> {
+        let pressed = sent.keys().filter_map(Result::ok);
+        pressed.filter_map(Key::of).collect()
+    }
 
     #[test]
     fn keys_of_a_terminal() {
@@ -162,14 +142,10 @@ mod tests {
         assert_eq!(keys(b"\x03"), [Key::Quit]);
         assert_eq!(keys(b"\x1b"), [Key::Quit]);
         assert_eq!(
-            keys(b"\x1b[A\x1b[6~p"),
-            [Key::Scroll(-1), Key::Scroll(5), Key::Pause]
+            keys(b"\x1b[A\x1b[B\x1b[6~p"),
+            [Key::Scroll(-1), Key::Scroll(1), Key::Scroll(5), Key::Pause]
         );
-        assert_eq!(
-            keys(b"\x1b[1;5Cq"),
-            [],
-            "a key that means nothing quits nothing"
-        );
+        assert_eq!(keys(b"\x1b[1;5C"), [], "a key that means nothing");
         assert_eq!(keys(b"xyz"), []);
     }
 }

@@ -14,8 +14,9 @@ impl RunTask {
     pub(super) fn missing(&self) -> Vec<String> {
         let manifest = self.store.manifest();
         let mut lacking = missing(manifest, |agent, incarnation| {
-            let session = self.sessions.get(agent);
-            session.is_some_and(|session| session.incarnation != incarnation)
+            let entry = manifest.agents.iter().find(|a| a.agent_id == *agent);
+            let shares_id = entry.is_some_and(|entry| entry.shares_id);
+            self.starts.is_over(agent, incarnation, shares_id)
         });
         lacking.extend(unheard(manifest, &self.probing));
         lacking

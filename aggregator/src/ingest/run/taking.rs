@@ -40,7 +40,11 @@ impl RunTask {
                 known.targets = entry.targets;
             }
         });
-        self.sessions.insert(agent.clone(), session);
+        self.starts
+            .attached(&agent, session.incarnation, session.id);
+        if self.is_newest(&session) {
+            self.sessions.insert(agent.clone(), session);
+        }
         self.commit_soon();
         streams
             .iter()
@@ -74,12 +78,13 @@ impl RunTask {
         last: u64,
     ) -> Option<u64> {
         let key = key(&session.agent, stream);
-        let newest = self
-            .sessions
-            .get(&session.agent)
-            .is_none_or(|known| known.id <= session.id);
-        if newest {
+        if self.is_newest(session) {
+            self.starts
+                .attached(&session.agent, session.incarnation, session.id);
             self.sessions.insert(session.agent.clone(), session.clone());
+        }
+        if self.starts.spoke(session.id) {
+            self.note_shared(&session.agent);
         }
         let positions = self.store.positions();
         match self.intake.offer(positions, &key, session.id, first, last) {
@@ -101,6 +106,26 @@ impl RunTask {
             }
             Offered::Nothing => None,
         }
+    }
+
+    fn is_newest(&self, session: &Session) -> bool {
+        let known = self.sessions.get(&session.agent);
+        known.is_none_or(|known| known.id <= session.id)
+    }
+
+    /// A start of the agent is alive that a later one seemed to have followed.
+    fn note_shared(&mut self, agent: &AgentId) {
+        let run = self.store.manifest().run_id;
+        tracing::error!(%run, %agent, "two agents use this id: give one of them another");
+        self.store.edit_manifest(|manifest| {
+            if let Some(known) = manifest.agents.iter_mut().find(|a| a.agent_id == *agent) {
+                known.shares_id = true;
+            }
+        });
+        self.store.add_caveat(format!(
+            "two agents used the id `{agent}` in turn: the samples of both are under it, each \
+             under its own start"
+        ));
     }
 
     /// Samples that are here already are left out, and counted.

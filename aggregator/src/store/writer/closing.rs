@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::RunStore;
 use crate::store::error::StoreError;
+use crate::store::inventory;
 use crate::store::manifest::{Manifest, RunState};
 use crate::store::merge::{self, Small};
 use crate::store::reader::{self, Care};
@@ -124,6 +125,7 @@ impl RunStore {
     /// the close can be tried again.
     pub fn close(&mut self, edit: impl FnOnce(&mut Manifest)) -> Result<(), StoreError> {
         self.commit()?;
+        self.unlist()?;
         let run = self.manifest.run_id;
         let mut notes = merge::merge_samples(&self.folder, &self.disk, run)?;
         notes.extend(merge::merge_hosts(&self.folder, &self.disk, run)?);
@@ -134,7 +136,47 @@ impl RunStore {
         self.small_samples = Small::default();
         self.small_hosts = Small::default();
         self.edit_manifest(edit);
+        self.is_unlisted = true;
+        self.list_again();
         self.write_manifest()
+    }
+
+    /// Takes the list of files out of the manifest, before one of them is changed.
+    /// What had become of them in the meantime is noted: the next list has them as
+    /// they are then.
+    pub(super) fn unlist(&mut self) -> Result<(), StoreError> {
+        let Some(listed) = self.manifest.files.take() else {
+            return Ok(());
+        };
+        let compared = inventory::compare(&self.folder, &listed);
+        for what in compared.sentences() {
+            tracing::error!(run = %self.manifest.run_id, "{what}");
+            self.add_caveat(what.clone());
+        }
+        self.is_unlisted = true;
+        let written = self.write_manifest();
+        if written.is_err() {
+            // It stands in the file still.
+            self.manifest.files = Some(listed);
+        }
+        written
+    }
+
+    /// Lists the files of a closed run again, once nothing is left to be merged. The
+    /// manifest is to be written then, if this returns true.
+    pub(super) fn list_again(&mut self) -> bool {
+        let rests = self.manifest.state == RunState::Closed && self.live_parts == 0;
+        if !self.is_unlisted || !rests {
+            return false;
+        }
+        self.is_unlisted = false;
+        self.manifest_changed = true;
+        match inventory::of(&self.folder) {
+            Ok(files) => self.manifest.files = Some(files),
+            // A file that the disk does not give back keeps no run from its close.
+            Err(error) => self.add_caveat(format!("{error}; the run's files are not listed")),
+        }
+        true
     }
 
     /// Marks the run as left unfinished, without merging.

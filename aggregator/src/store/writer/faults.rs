@@ -24,12 +24,20 @@ impl RunStore {
         }
         self.faults.sort_by_key(|f| f.id);
         let path = self.folder.join("faults.parquet");
-        let written = frame::faults_frame(&self.faults)
-            .map_err(StoreError::parquet("write", &path))
-            .and_then(|frame| self.write_part(&path, frame, &[]));
+        let written = self.unlist().and_then(|()| {
+            frame::faults_frame(&self.faults)
+                .map_err(StoreError::parquet("write", &path))
+                .and_then(|frame| self.write_part(&path, frame, &[]))
+        });
         if let Err(error) = written {
             self.faults = before;
             return Err(error);
+        }
+        if self.list_again()
+            && let Err(error) = self.write_manifest()
+        {
+            // The fault is recorded; the list comes with the next commit.
+            tracing::warn!(run = %self.manifest.run_id, "{error}");
         }
         Ok(id)
     }

@@ -58,6 +58,7 @@ impl RunStore {
             live_parts: 0,
             small_samples: Small::default(),
             small_hosts: Small::default(),
+            is_unlisted: false,
         }
     }
 

@@ -48,7 +48,7 @@ pub(in crate::commands) fn choose(options: &Run) -> Result<Chosen> {
         })
     };
     let mut scenario = parse(&overrides)?;
-    let real = |kind: &ProxyKind| !kind.is_embedded();
+    let real = |kind: &ProxyKind| kind.is_program();
     if scenario.external.is_some() {
         let given = [
             ("--runtime", options.runtime.is_some()),

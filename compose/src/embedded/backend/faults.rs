@@ -251,7 +251,7 @@ impl Inner {
             addr: self.addr,
             source,
         };
-        let socket = bound_socket(self.addr.port()).map_err(listen_error)?;
+        let socket = bound_socket(self.addr).map_err(listen_error)?;
         let (earliest_ns, listener) = {
             let mut gate = self.gate_mut();
             if gate.mode != Mode::Stopped || self.shutdown.is_cancelled() {

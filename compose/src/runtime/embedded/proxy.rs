@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::credentials;
 use crate::embedded::{L4Config, L4Proxy, L7Behaviour, L7Config, L7Proxy, MemberView, PoolMember};
 use crate::error::{Problem, Result};
+use crate::runtime::name::NO_NAME;
 use crate::runtime::{Applied, Belief, Beliefs, Proxy, Viewer};
 use crate::scenario::{Action, ProxyKind};
 use crate::timeline::Due;
@@ -227,6 +228,7 @@ impl Proxy for EmbeddedProxy {
                 "not applicable: it runs inside the lab's own process, which cannot be frozen"
                     .to_owned(),
             ),
+            Action::Repoint | Action::Restore => Err(NO_NAME.to_owned()),
             _ => Ok(()),
         }
     }

@@ -18,7 +18,7 @@ use crate::scenario::CustomProxy;
 use crate::witness::Login;
 
 /// Finds the program of a command.
-pub fn find(custom: &CustomProxy) -> Result<PathBuf> {
+pub fn find(named: &Named, custom: &CustomProxy) -> Result<PathBuf> {
     let word = custom.command.first().map_or("", String::as_str);
     let path = Path::new(word);
     if path.components().count() > 1 {
@@ -28,7 +28,10 @@ pub fn find(custom: &CustomProxy) -> Result<PathBuf> {
             ))
         });
     }
-    super::find::find(&Named::new(), &[word], "see its documentation").map_err(|_| {
+    super::find::find(named, &[word], "see its documentation").map_err(|problem| {
+        if named.contains_key(word) {
+            return problem;
+        }
         Problem::new(format!(
             "the proxy's command `{word}` was not found on PATH"
         ))
@@ -69,9 +72,9 @@ pub async fn start(
     backends: &[(String, SocketAddr)],
     login: &Login,
 ) -> Result<Program> {
-    let program = find(custom)?;
+    let program = find(&host.named, custom)?;
     let place = Served::place(host, folder, name)?;
-    let file = place.join("config");
+    let file = place.join(&custom.config_name);
     let label = program
         .file_name()
         .map(|name| name.to_string_lossy().into_owned())
@@ -80,7 +83,7 @@ pub async fn start(
         program,
         called: label.clone(),
         label,
-        file: "config",
+        file: custom.config_name.clone(),
         config: {
             let (text, place, file) = (custom.config.clone(), place.clone(), file.clone());
             let backends = backends.to_vec();
@@ -134,8 +137,11 @@ mod tests {
         let custom = CustomProxy {
             command: vec!["no-such-proxy".to_owned()],
             config: String::new(),
+            config_name: "config".to_owned(),
         };
-        let text = find(&custom).expect_err("it does not exist").to_string();
+        let text = find(&Named::new(), &custom)
+            .expect_err("it does not exist")
+            .to_string();
         assert!(text.contains("`no-such-proxy` was not found"), "{text}");
     }
 }

@@ -11,9 +11,10 @@ use crate::error::{Problem, Result};
 pub type Named = BTreeMap<String, PathBuf>;
 
 /// Names that `--program NAME=PATH` may use.
-pub const NAMES: [&str; 12] = [
+pub const NAMES: [&str; 14] = [
     "docker",
     "docker-compose",
+    "envoy",
     "haproxy",
     "mariadb-install-db",
     "mariadbd",
@@ -24,6 +25,7 @@ pub const NAMES: [&str; 12] = [
     "proxysql",
     "tidb-server",
     "tiproxy",
+    "traefik",
 ];
 
 const BESIDES_PATH: [&str; 5] = [

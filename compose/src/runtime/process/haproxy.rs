@@ -98,7 +98,7 @@ pub async fn start(
         program,
         called: "haproxy".to_owned(),
         label: format!("HAProxy {version}"),
-        file: "haproxy.cfg",
+        file: "haproxy.cfg".to_owned(),
         config: Box::new(move |port| {
             let at = SocketAddr::from(([127, 0, 0, 1], port));
             config(kind, at, &backends, of_config.as_ref())

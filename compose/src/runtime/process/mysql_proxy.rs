@@ -62,7 +62,7 @@ pub async fn start(
         program,
         called: "mysql-proxy".to_owned(),
         label: format!("mysql-proxy {version}"),
-        file: "prefer-first.lua",
+        file: "prefer-first.lua".to_owned(),
         config: Box::new(|_| SCRIPT.to_owned()),
         args: {
             let backends = backends.to_vec();

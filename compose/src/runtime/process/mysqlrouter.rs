@@ -47,7 +47,7 @@ pub async fn start(
         program,
         called: "mysqlrouter".to_owned(),
         label: format!("MySQL Router {version}"),
-        file: "mysqlrouter.conf",
+        file: "mysqlrouter.conf".to_owned(),
         config: {
             let backends = backends.to_vec();
             let place = place.to_string_lossy().into_owned();

@@ -85,7 +85,7 @@ pub async fn start(
         program,
         called: "nginx".to_owned(),
         label: format!("nginx {version}"),
-        file: "nginx.conf",
+        file: "nginx.conf".to_owned(),
         config: Box::new(move |port| config(port, &backends, &of_config, module)),
         args: Box::new(move |_, file, _| {
             let words: [OsString; 6] = [

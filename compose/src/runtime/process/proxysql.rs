@@ -88,7 +88,7 @@ pub async fn start(
         program,
         called: "proxysql".to_owned(),
         label: format!("ProxySQL {version}"),
-        file: "proxysql.cnf",
+        file: "proxysql.cnf".to_owned(),
         config: {
             let (admin_port, admin_login) = (Arc::clone(&admin_port), admin_login.clone());
             let (backends, login) = (backends.to_vec(), login.clone());

@@ -20,6 +20,7 @@ use crate::error::{Problem, Result};
 use crate::folder::{LabFolder, write_private};
 use crate::login::until_it_answers;
 use crate::runtime::Applied;
+use crate::runtime::name::NO_NAME;
 use crate::scenario::Action;
 use crate::timeline::Due;
 use crate::witness::{Login, Seen, watch_process};
@@ -41,7 +42,7 @@ pub struct Recipe {
     /// Its name and version, for people.
     pub label: String,
     /// Name of its configuration file.
-    pub file: &'static str,
+    pub file: String,
     /// The configuration for a port.
     pub config: Box<dyn Fn(u16) -> String>,
     /// Its arguments, given its folder, its configuration file and its port.
@@ -86,7 +87,7 @@ impl Served {
             })?;
             let Some(known) = recipe.take() else { break };
             write_private(
-                &place.join(known.file),
+                &place.join(&known.file),
                 &(known.config)(port),
                 host.user.as_ref(),
             )?;
@@ -180,6 +181,8 @@ impl Served {
             Err("not applicable: proxies are not slowed down".to_owned())
         } else if action.cuts_off() {
             Err("not applicable: a proxy's packets are not cut off".to_owned())
+        } else if matches!(action, Action::Repoint | Action::Restore) {
+            Err(NO_NAME.to_owned())
         } else {
             Ok(())
         }
@@ -287,10 +290,15 @@ fn launch(
     port: u16,
     name: &str,
 ) -> Result<Child> {
-    let args = (recipe.args)(place, &place.join(recipe.file), port);
+    let args = (recipe.args)(place, &place.join(&recipe.file), port);
     // In the foreground: the process started is the one that serves.
     let mut command = host.command(&recipe.program, args);
-    command.current_dir(place);
+    // Its own: the configuration of whoever runs the lab has no part in it, nor may its
+    // user read there.
+    command
+        .current_dir(place)
+        .env("HOME", place)
+        .env_remove("XDG_CONFIG_HOME");
     Child::start(&format!("proxy `{name}`"), command, log).map_err(|error| {
         Problem::new(format!(
             "cannot start {}: {error}",

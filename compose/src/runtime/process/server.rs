@@ -87,6 +87,7 @@ pub struct Server {
     server_id: u32,
     /// Data, sockets, log.
     place: PathBuf,
+    ip: IpAddr,
     port: u16,
     /// A second one, where the server wants one.
     status_port: u16,
@@ -108,13 +109,15 @@ fn base_folder(programs: &Programs) -> Option<PathBuf> {
 
 impl Server {
     /// Starts a server on a copy of the data folder `template`, if it needs one, and
-    /// waits until it can be logged in to.
+    /// waits until it can be logged in to. `given`: at that very place, except that a
+    /// server in a network namespace has that one's address.
     pub async fn start(
         host: &Host,
         programs: &Programs,
         folder: &LabFolder,
         template: Option<&Path>,
         (name, server_id): (&str, u32),
+        given: Option<SocketAddr>,
         login: &Login,
         tools: Option<&net::Tools>,
     ) -> Result<Self> {
@@ -141,8 +144,14 @@ impl Server {
             Some(tools) => Some(Namespace::make(tools, folder.owner(), server_id)?),
             None => None,
         };
+        let ip = match (&namespace, given) {
+            (Some(namespace), _) => namespace.address(),
+            (None, Some(given)) => given.ip(),
+            (None, None) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        };
         let mut last = None;
-        for _ in 0..PORT_ATTEMPTS {
+        let attempts = if given.is_some() { 1 } else { PORT_ATTEMPTS };
+        for _ in 0..attempts {
             let free = || {
                 free_port().map_err(|error| {
                     Problem::new(format!(
@@ -150,11 +159,12 @@ impl Server {
                     ))
                 })
             };
-            let (port, status_port) = (free()?, free()?);
+            let port = given.map_or_else(&free, |given| Ok(given.port()))?;
+            let status_port = free()?;
             let base = base_folder(programs);
             let at = Launch {
                 place: &place,
-                ip: ip_of(namespace.as_ref()),
+                ip,
                 port,
                 status_port,
                 server_id,
@@ -170,6 +180,7 @@ impl Server {
                 users: users.clone(),
                 server_id,
                 place: place.clone(),
+                ip,
                 port,
                 status_port,
                 child,
@@ -379,7 +390,7 @@ impl Server {
                 let base = base_folder(&self.programs);
                 let at = Launch {
                     place: &self.place,
-                    ip: ip_of(self.namespace.as_ref()),
+                    ip: self.ip,
                     port: self.port,
                     status_port: self.status_port,
                     server_id: self.server_id,
@@ -406,9 +417,15 @@ impl Server {
                     format!("started as process {}", self.child.pid()),
                 ))
             }
-            Action::Restart | Action::Drain | Action::Undrain | Action::LongQuery => Err(
-                Problem::new(format!("`{}` is not done to a backend itself", due.action)),
-            ),
+            Action::Restart
+            | Action::Drain
+            | Action::Undrain
+            | Action::LongQuery
+            | Action::Repoint
+            | Action::Restore => Err(Problem::new(format!(
+                "`{}` is not done to a backend itself",
+                due.action
+            ))),
         }
     }
 }
@@ -419,7 +436,7 @@ impl Backend for Server {
     }
 
     fn address(&self) -> SocketAddr {
-        SocketAddr::from((ip_of(self.namespace.as_ref()), self.port))
+        SocketAddr::from((self.ip, self.port))
     }
 
     fn program(&self) -> String {
@@ -483,10 +500,6 @@ impl Backend for Server {
     fn shut_down(&mut self) -> LocalBoxFuture<'_, ()> {
         async move { self.child.end(Duration::ZERO).await }.boxed_local()
     }
-}
-
-fn ip_of(namespace: Option<&Namespace>) -> IpAddr {
-    namespace.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), Namespace::address)
 }
 
 fn launch(

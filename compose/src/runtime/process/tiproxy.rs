@@ -54,7 +54,7 @@ pub async fn start(
         program,
         called: "tiproxy".to_owned(),
         label: format!("TiProxy {version}"),
-        file: "tiproxy.toml",
+        file: "tiproxy.toml".to_owned(),
         config: {
             let admin_port = Arc::clone(&admin_port);
             let place = place.to_string_lossy().into_owned();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::super::read::{ScenarioError, with_guess};
-use super::super::{Action, EVERY_PROXY, Overrides, SECOND, Scenario, Step};
+use super::super::{Action, EVERY_PROXY, Overrides, ProxyKind, SECOND, Scenario, Step};
 use crate::duration;
 
 /// What a subject is.
@@ -12,6 +12,12 @@ use crate::duration;
 enum Kind {
     Backend,
     Proxy,
+    /// No proxy, but a name for a backend.
+    Name,
+    /// A proxy that is there already; its address may be a name.
+    External,
+    /// Proxies and names together: what one of them cannot, the others do.
+    Mixed,
 }
 
 impl Kind {
@@ -41,6 +47,27 @@ impl Kind {
                 Action::Restart,
                 Action::LongQuery,
             ],
+            Self::Name => &[Action::Repoint, Action::Restore, Action::LongQuery],
+            Self::External | Self::Mixed => &[
+                Action::Stop,
+                Action::Kill,
+                Action::Hang,
+                Action::Resume,
+                Action::Start,
+                Action::Restart,
+                Action::LongQuery,
+                Action::Repoint,
+                Action::Restore,
+            ],
+        }
+    }
+
+    /// What it is called in an error.
+    const fn in_words(self) -> &'static str {
+        match self {
+            Self::Backend => "a backend",
+            Self::Proxy | Self::External | Self::Mixed => "a proxy",
+            Self::Name => "a name",
         }
     }
 }
@@ -65,7 +92,9 @@ impl State {
             | Action::Slow
             | Action::Restart
             | Action::Drain
-            | Action::Undrain => self == Self::Up,
+            | Action::Undrain
+            | Action::Repoint
+            | Action::Restore => self == Self::Up,
             Action::Resume => self == Self::Frozen,
             Action::Start => self == Self::Down,
             Action::LongQuery => true,
@@ -88,13 +117,18 @@ impl State {
                 Self::Frozen
             }
             Action::Resume | Action::Start | Action::Restart => Self::Up,
-            Action::Drain | Action::Undrain | Action::LongQuery => self,
+            Action::Drain
+            | Action::Undrain
+            | Action::LongQuery
+            | Action::Repoint
+            | Action::Restore => self,
         }
     }
 }
 
 struct Progress {
     state: State,
+    /// It is drained, or, a name, leads elsewhere.
     drained: bool,
     /// The last step may be over as late as this.
     over_ns: u64,
@@ -113,6 +147,10 @@ pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioE
     ordered.sort_by_key(|step| step.at_ns);
     let mut progress: BTreeMap<&str, Progress> = BTreeMap::new();
     for step in ordered {
+        let latest = step.at_ns.saturating_add(step.jitter_ns);
+        if latest >= scenario.duration_ns {
+            errors.push(too_late(scenario, overrides, step));
+        }
         let mut wrong = |key: &str, what: String, hint: String| {
             errors.push(ScenarioError {
                 line: step.line,
@@ -121,6 +159,7 @@ pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioE
                 hint,
             });
         };
+        unused_keys(step, &mut wrong);
         let Some(kind) = kind_of(scenario, &step.subject) else {
             let mut known: Vec<&str> = scenario.backends.iter().map(String::as_str).collect();
             known.extend(scenario.proxies.iter().map(|proxy| proxy.name.as_str()));
@@ -136,23 +175,22 @@ pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioE
             wrong(
                 "do",
                 format!(
-                    "subject `{}` is a proxy; `{}` is done to backends",
-                    step.subject, step.action
+                    "subject `{}` is {}; `{}` is done to {}",
+                    step.subject,
+                    kind.in_words(),
+                    step.action,
+                    done_to(step.action)
                 ),
                 format!(
-                    "backends: {}; allowed for a proxy: {}",
-                    scenario.backends.join(", "),
+                    "{}allowed for {}: {}",
+                    others(scenario, step.action),
+                    kind.in_words(),
                     words(kind.steps())
                 ),
             );
             continue;
         }
-        unused_keys(step, &mut wrong);
-        let latest = step.at_ns.saturating_add(step.jitter_ns);
-        if latest >= scenario.duration_ns {
-            errors.push(too_late(scenario, overrides, step));
-            continue;
-        }
+        destination(scenario, step, kind, &mut wrong);
         let before = progress.get(step.subject.as_str());
         if let Some(before) = before
             && step.at_ns < before.over_ns
@@ -174,7 +212,7 @@ pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioE
         let fits = state.allows(step.action)
             && match step.action {
                 Action::Drain => !drained,
-                Action::Undrain => drained,
+                Action::Undrain | Action::Restore => drained,
                 _ => true,
             };
         if !fits {
@@ -184,7 +222,7 @@ pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioE
                 .copied()
                 .filter(|action| match action {
                     Action::Drain => state.allows(*action) && !drained,
-                    Action::Undrain => state.allows(*action) && drained,
+                    Action::Undrain | Action::Restore => state.allows(*action) && drained,
                     _ => state.allows(*action),
                 })
                 .collect();
@@ -195,7 +233,11 @@ pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioE
                     step.action,
                     step.subject,
                     state.in_words(),
-                    if drained { " and drained" } else { "" }
+                    match kind {
+                        Kind::Name | Kind::External | Kind::Mixed => "",
+                        _ if drained => " and drained",
+                        _ => "",
+                    }
                 ),
                 format!("allowed here: {}", words(&allowed)),
             );
@@ -205,8 +247,8 @@ pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioE
             Progress {
                 state: state.after(step),
                 drained: match step.action {
-                    Action::Drain => step.duration_ns.is_none(),
-                    Action::Undrain => false,
+                    Action::Drain | Action::Repoint => step.duration_ns.is_none(),
+                    Action::Undrain | Action::Restore => false,
                     _ => drained,
                 },
                 over_ns: latest.saturating_add(step.duration_ns.unwrap_or(0)),
@@ -219,13 +261,78 @@ pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioE
 
 fn kind_of(scenario: &Scenario, subject: &str) -> Option<Kind> {
     if scenario.backends.iter().any(|name| name == subject) {
-        Some(Kind::Backend)
-    } else if (subject == EVERY_PROXY && !scenario.proxies.is_empty())
-        || scenario.proxies.iter().any(|proxy| proxy.name == subject)
-    {
-        Some(Kind::Proxy)
-    } else {
-        None
+        return Some(Kind::Backend);
+    }
+    scenario
+        .proxies
+        .iter()
+        .filter(|proxy| subject == EVERY_PROXY || proxy.name == subject)
+        .map(|proxy| match proxy.kind {
+            ProxyKind::External => Kind::External,
+            kind if kind.is_name() => Kind::Name,
+            _ => Kind::Proxy,
+        })
+        .reduce(|one, other| if one == other { one } else { Kind::Mixed })
+}
+
+/// What a step is done to, for an error.
+const fn done_to(action: Action) -> &'static str {
+    match action {
+        Action::Repoint | Action::Restore => "names (proxies of kind `dns`, `dns-following`)",
+        Action::LongQuery => "proxies",
+        _ => "backends",
+    }
+}
+
+/// The subjects that would do instead.
+fn others(scenario: &Scenario, action: Action) -> String {
+    let named = |wanted: fn(ProxyKind) -> bool| {
+        scenario
+            .proxies
+            .iter()
+            .filter(|proxy| wanted(proxy.kind))
+            .map(|proxy| proxy.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    match action {
+        Action::Repoint | Action::Restore => match named(ProxyKind::is_name) {
+            none if none.is_empty() => "there is no name in this scenario; ".to_owned(),
+            names => format!("names: {names}; "),
+        },
+        Action::LongQuery => format!("proxies: {}; ", named(|_| true)),
+        _ => format!("backends: {}; ", scenario.backends.join(", ")),
+    }
+}
+
+/// Where a name is to lead.
+fn destination(
+    scenario: &Scenario,
+    step: &Step,
+    kind: Kind,
+    wrong: &mut impl FnMut(&str, String, String),
+) {
+    let backends: Vec<&str> = scenario.backends.iter().map(String::as_str).collect();
+    match (&step.to, step.action) {
+        // What its command does is its own affair.
+        (None, Action::Repoint) if kind == Kind::External => {}
+        (None, Action::Repoint) => wrong(
+            "to",
+            "`repoint` does not say where to".to_owned(),
+            format!("give it `to`; allowed: {}", backends.join(", ")),
+        ),
+        (Some(to), Action::Repoint) if !backends.contains(&to.as_str()) => wrong(
+            "to",
+            format!("`{to}` is no backend that a name could lead to"),
+            with_guess(to, &backends, "values of `to`"),
+        ),
+        (Some(_), action) if action != Action::Repoint => wrong(
+            "to",
+            format!("`to` is of no use for `{action}`"),
+            "allowed for `do = \"repoint\"` only: the backend that the name is to lead to"
+                .to_owned(),
+        ),
+        _ => {}
     }
 }
 
@@ -243,7 +350,8 @@ fn unused_keys(step: &Step, wrong: &mut impl FnMut(&str, String, String)) {
         wrong(
             "duration",
             format!("`duration` is of no use for `{}`", step.action),
-            "allowed for what hurts, restart and drain: undone after the duration".to_owned(),
+            "allowed for what hurts, restart, drain and repoint: undone after the duration"
+                .to_owned(),
         );
     }
     if step.delay_ns.is_some() && step.action != Action::Slow {
