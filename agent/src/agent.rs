@@ -114,7 +114,9 @@ pub async fn run(
     let notes = HostNotes::new(clock.clone(), opened.spool.clone());
     let run_began_ns = Arc::new(AtomicI64::new(i64::MIN));
     let background = CancellationToken::new();
-    let notes_task = tokio::spawn(notes.clone().run(background.clone()));
+    // Where probes are: what delays these delays them.
+    let beside_probes = waker.first().runtime().clone();
+    let notes_task = beside_probes.spawn(notes.clone().run(background.clone()));
     let _looking_after = AbortOnDropHandle::new(tokio::spawn(look_after(dialer.clone())));
     let exchange_task = tokio::spawn(
         Exchanger::new(
@@ -149,7 +151,7 @@ pub async fn run(
         requests,
         run_began_ns,
     };
-    let control_task = tokio::spawn(control::run(
+    let control_task = beside_probes.spawn(control::run(
         agent.tools.clone(),
         control,
         background.clone(),

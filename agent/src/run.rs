@@ -1,6 +1,7 @@
 //! One run: its clients, from the first slot to the books at the end.
 //!
-//! Each client is a task of its own, so that a stuck one delays no other. Held
+//! Each client is a task of its own on a probing thread ([`crate::wake`]), so that a
+//! stuck one delays no other. Held
 //! connections are made ahead of the origin, one after the other, so that the
 //! first slots do not all connect at once. At the end, probes still waiting are
 //! given up after a grace, as `timed_out`, `run_ended`: a hang that outlasts the
@@ -30,7 +31,7 @@ use crate::probe::ledger::{self, Ledger};
 use crate::probe::mysql::{Client, ClientSpec, Endpoint};
 use crate::schedule::{Counts, Schedule, Wake};
 use crate::spool::Spool;
-use crate::wake::Waker;
+use crate::wake::{ProbeThread, Waker};
 
 /// How long a probe may still wait once the run has ended.
 pub const GRACE: Duration = Duration::from_secs(2);
@@ -44,7 +45,7 @@ const MOST_LEAD_NS: i64 = 30_000_000_000;
 pub struct Tools {
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
-    /// What waits for slots.
+    /// What waits for slots, and where clients probe.
     pub waker: Arc<Waker>,
     /// What closes given-up connections.
     pub graveyard: Graveyard,
@@ -420,6 +421,7 @@ fn start_clients(
     let mut ahead: BTreeMap<&TargetName, i64> = BTreeMap::new();
     let now_ns = tools.clock.raw_ns();
     let mut tasks = JoinSet::new();
+    let mut placed = 0;
     for group in &plan.groups {
         let (Some(endpoint), Some(identity)) = (
             tools.endpoints.get(&group.target),
@@ -452,8 +454,12 @@ fn start_clients(
                 ),
                 timeouts: group.timeouts,
             };
+            let thread = tools.waker.thread(group.style, placed).clone();
+            placed += 1;
+            let runtime = thread.runtime().clone();
             let task = ClientTask {
                 run: plan.run_id,
+                thread,
                 client: Client::new(spec, tools.clock.clone(), tools.graveyard.clone()),
                 schedule: Schedule::new(
                     group,
@@ -470,7 +476,7 @@ fn start_clients(
                 board: shared.board.clone(),
                 looks: shared.looks.get(&group.target).cloned(),
             };
-            tasks.spawn(task.run());
+            tasks.spawn_on(task.run(), &runtime);
         }
     }
     tasks
@@ -478,6 +484,7 @@ fn start_clients(
 
 struct ClientTask {
     run: RunId,
+    thread: Arc<ProbeThread>,
     client: Client,
     schedule: Schedule,
     end_ns: i64,
@@ -500,7 +507,7 @@ impl ClientTask {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break,
-                () = self.tools.waker.until(slot.due_ns) => {}
+                () = self.thread.until(slot.due_ns) => {}
             }
             let wake = if self.tools.spool.holds_probing() {
                 self.schedule.skip()
@@ -534,14 +541,14 @@ impl ClientTask {
         }
         tokio::select! {
             () = self.stop.cancelled() => return,
-            () = self.tools.waker.until(self.connect_at_ns) => {}
+            () = self.thread.until(self.connect_at_ns) => {}
         }
         let limit = self.give_up.child_token();
         let warm_up = self.client.warm_up(&limit);
         tokio::pin!(warm_up);
         tokio::select! {
             () = &mut warm_up => {}
-            () = self.tools.waker.until(first.due_ns.saturating_sub(2_000_000)) => {
+            () = self.thread.until(first.due_ns.saturating_sub(2_000_000)) => {
                 limit.cancel();
                 warm_up.await;
             }

@@ -58,6 +58,8 @@ const QUEUE: usize = 32_768;
 const BATCH: usize = 8_192;
 /// Records of a stream kept in memory while nothing can be written.
 const MOST_UNWRITTEN: usize = 16_384;
+/// Records that come closer together than this are written together.
+const GATHER: Duration = Duration::from_millis(2);
 /// Between two attempts while nothing can be written.
 const REST_NS: i64 = 250_000_000;
 
@@ -251,6 +253,7 @@ impl Writer {
         };
         let news = self.syncer.news();
         let mut batch = Vec::with_capacity(BATCH);
+        let mut written_ns = AT_ONCE;
         loop {
             let wait = self.until_next_duty();
             let open = runtime.block_on(async {
@@ -263,7 +266,16 @@ impl Writer {
             if !open {
                 break;
             }
+            let has_come = !batch.is_empty();
             self.turn(&mut batch);
+            // Each write and each wake-up costs more than a record.
+            if has_come {
+                let now_ns = self.clock.raw_ns();
+                if now_ns.saturating_sub(written_ns) < GATHER.as_nanos() as i64 {
+                    runtime.block_on(async { tokio::time::sleep(GATHER).await });
+                }
+                written_ns = self.clock.raw_ns();
+            }
         }
         self.finish();
     }

@@ -141,9 +141,17 @@ impl ClockMap {
     /// When a reading of clock `from` was on the run's timeline. None if nothing
     /// relates the two.
     pub fn on_timeline(&self, at_ns: i64, from: &ClockKey) -> Option<Span> {
-        let (earliest_ns, latest_ns) = match self.agents.get(from)? {
-            Relation::Same => (at_ns, at_ns),
-            Relation::Bounded(track) => track.server_span(at_ns)?,
+        self.agents.get(from)?.on_timeline(at_ns)
+    }
+}
+
+impl Relation {
+    /// When a reading of this clock was on the run's timeline. None if nothing is known
+    /// of that time.
+    pub fn on_timeline(&self, at_ns: i64) -> Option<Span> {
+        let (earliest_ns, latest_ns) = match self {
+            Self::Same => (at_ns, at_ns),
+            Self::Bounded(track) => track.server_span(at_ns)?,
         };
         Some(Span {
             earliest_ns,

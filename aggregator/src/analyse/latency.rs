@@ -88,13 +88,8 @@ impl Values {
 
     /// Sorts, and reads off the quantiles.
     pub fn quantiles(mut self) -> Quantiles {
-        self.answered.sort_unstable();
-        let mut lower: Vec<i64> = Vec::new();
-        if !self.unanswered.is_empty() {
-            lower.extend_from_slice(&self.answered);
-            lower.extend_from_slice(&self.unanswered);
-            lower.sort_unstable();
-        }
+        sort(&mut self.answered);
+        let lower = self.lower();
         let count = self.answered.len() + self.unanswered.len();
         let at = |permille: usize| {
             let rank = nearest_rank(permille, count)?;
@@ -124,14 +119,34 @@ impl Values {
 }
 
 impl Values {
+    /// Bounds from below of all values, sorted; none are needed where all are known.
+    fn lower(&self) -> Vec<i64> {
+        if self.unanswered.is_empty() {
+            return Vec::new();
+        }
+        let mut lower = Vec::with_capacity(self.answered.len() + self.unanswered.len());
+        lower.extend_from_slice(&self.answered);
+        lower.extend_from_slice(&self.unanswered);
+        sort(&mut lower);
+        lower
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.answered.len() + self.unanswered.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The value at each of `points` shares from half on towards 1, each halving
     /// (and less) what lies beyond: for a curve whose axis counts nines. The last
     /// point is the largest.
     pub fn curve(mut self) -> Vec<(f64, Value)> {
-        self.answered.sort_unstable();
-        let mut lower = self.answered.clone();
-        lower.extend_from_slice(&self.unanswered);
-        lower.sort_unstable();
+        sort(&mut self.answered);
+        let lower = self.lower();
         let count = self.answered.len() + self.unanswered.len();
         let largest = self.answered.last().copied().unwrap_or(0);
         let mut found: Vec<(f64, Value)> = Vec::new();
@@ -170,6 +185,44 @@ impl Values {
     }
 }
 
+/// Sorts times, of which there can be millions and which mostly lie within some
+/// seconds: digit by digit from the lowest (a radix sort), where that is so.
+fn sort(values: &mut Vec<i64>) {
+    const DIGIT: u32 = 11;
+    const DIGITS: usize = 3;
+    const BUCKETS: usize = 1 << DIGIT;
+    const LEAST: usize = 1 << 14;
+    let is_short = |value: &i64| (0..1 << (DIGIT as usize * DIGITS)).contains(value);
+    if values.len() < LEAST || !values.iter().all(is_short) {
+        values.sort_unstable();
+        return;
+    }
+    let digit = |value: i64, place: usize| (value >> (DIGIT as usize * place)) as usize % BUCKETS;
+    let mut counts = vec![[0_usize; BUCKETS]; DIGITS];
+    for value in values.iter() {
+        for (place, counts) in counts.iter_mut().enumerate() {
+            counts[digit(*value, place)] += 1;
+        }
+    }
+    let mut sorted = vec![0; values.len()];
+    for (place, counts) in counts.iter_mut().enumerate() {
+        if counts.contains(&values.len()) {
+            // All alike.
+            continue;
+        }
+        let mut begin = 0;
+        for count in counts.iter_mut() {
+            begin += std::mem::replace(count, begin);
+        }
+        for value in values.iter() {
+            let at = &mut counts[digit(*value, place)];
+            sorted[*at] = *value;
+            *at += 1;
+        }
+        std::mem::swap(values, &mut sorted);
+    }
+}
+
 /// ceil(q * n), from 1.
 fn nearest_rank(permille: usize, count: usize) -> Option<usize> {
     (count > 0).then(|| (permille * count).div_ceil(1000).max(1))
@@ -180,6 +233,28 @@ mod tests {
     use super::super::series::testing::*;
     use super::*;
     use gapscope_proto::sample::Cause;
+
+    #[test]
+    fn many_are_sorted_like_few() {
+        let mut state = 7_u64;
+        for most in [5, 3_000, 5_000_000, 1 << 33, 1 << 34, i64::MAX] {
+            for least in [0, 1, -3] {
+                let mut values: Vec<i64> = (0..20_000)
+                    .map(|_| {
+                        state = state
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1);
+                        (i64::try_from(state >> 1).expect("63 bits") % most).max(least)
+                    })
+                    .collect();
+                values.push(least);
+                let mut expect = values.clone();
+                expect.sort_unstable();
+                sort(&mut values);
+                assert!(values == expect, "{least}..{most}");
+            }
+        }
+    }
 
     fn known(ns: i64) -> Option<Value> {
         Some(Value {

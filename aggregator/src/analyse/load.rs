@@ -1,8 +1,8 @@
 //! From a run's folder to the clients' histories.
 //!
-//! One agent, target and style is read at a time, so that memory is bounded by
-//! the largest of these, not by the run. Words are decoded once per distinct
-//! word.
+//! One agent, target and style is read at a time, some rows after the other, so that
+//! memory is bounded by the largest of these, not by the run. Words are decoded once
+//! per distinct word.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,6 +16,7 @@ use super::ledger::{Present, Reading, Told, Writer, Written};
 use super::series::{ClientKey, ClientSeries, Life, Probe};
 use super::still::StoodStill;
 use crate::align::map::Records;
+use crate::store::blocks::Blocks;
 use crate::store::manifest::{AgentEntry, Manifest, RunState, Schedule};
 use crate::store::reader::RunFolder;
 use crate::store::schema::{self, host, samples};
@@ -372,6 +373,7 @@ fn owners<'a>(
 /// When the samples cannot be read.
 pub fn clients(
     folder: &RunFolder,
+    blocks: &Blocks,
     clock: &AgentClock,
     target: &TargetName,
     style: Style,
@@ -394,18 +396,21 @@ pub fn clients(
         samples::CONNECTION_ID,
         samples::BACKEND,
     ];
-    let table = folder
-        .samples()?
-        .filter(
-            col(samples::AGENT_ID)
-                .eq(lit(clock.agent.as_str()))
-                .and(col(samples::TARGET).eq(lit(target.as_str())))
-                .and(col(samples::STYLE).eq(lit(style.as_str()))),
-        )
-        .select(columns.map(col))
-        .collect()?;
-    let mut by_client = probes(&table, clock, names)?;
-    drop(table);
+    let of = (clock.agent.as_str(), target.as_str(), style.as_str());
+    let planned = manifest.plan.groups.iter();
+    let planned = planned.filter(|g| &g.target == target && g.style == style);
+    let clients: usize = planned.map(|g| usize::from(g.clients)).sum();
+    let rows = blocks.rows_of(of.0, of.1, of.2);
+    let mut by_client = ByClient {
+        found: BTreeMap::new(),
+        // Exactly as long as they will be, as a rule: together they are most of the
+        // memory.
+        each: rows.map(|rows| rows.div_ceil(clients.max(1))),
+    };
+    blocks.each(of, &columns, |table| {
+        probes(&table, clock, names, &mut by_client)
+    })?;
+    let mut by_client = by_client.found;
     let lives: Vec<Life> = clock.lives.iter().map(|(_, life)| life.clone()).collect();
     let mut all = Vec::new();
     for group in manifest
@@ -637,11 +642,19 @@ fn writers(
         .collect())
 }
 
+/// Probes as they are found.
+struct ByClient {
+    found: BTreeMap<u16, Vec<Probe>>,
+    /// So many of each client are expected.
+    each: Option<usize>,
+}
+
 fn probes(
     table: &DataFrame,
     clock: &AgentClock,
     names: &mut Names,
-) -> Result<BTreeMap<u16, Vec<Probe>>, LoadError> {
+    by_client: &mut ByClient,
+) -> Result<(), LoadError> {
     let life_of: HashMap<String, u16> = clock
         .lives
         .iter()
@@ -672,15 +685,19 @@ fn probes(
     let (mut lives, mut phases) = (lives.iter(), phases.iter());
     let (mut outcomes, mut causes) = (outcomes.iter(), causes.iter());
     let (mut backends, mut errors) = (backends.iter(), errors.iter());
-    // Exactly as long as they will be: together they are most of the memory.
+    // Of a table whose size was not known before: exactly as many as it has.
     let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
     for client in clients.iter().flatten() {
         *counts.entry(client).or_default() += 1;
     }
-    let mut found: BTreeMap<u16, Vec<Probe>> = counts
-        .into_iter()
-        .map(|(client, count)| (client, Vec::with_capacity(count)))
-        .collect();
+    for (client, count) in counts {
+        let each = by_client.each.unwrap_or(0);
+        let probes = by_client.found.entry(client);
+        let probes = probes.or_insert_with(|| Vec::with_capacity(each.max(count)));
+        if by_client.each.is_none() {
+            probes.reserve_exact(count);
+        }
+    }
     let times = scheduled.iter().zip(started.iter()).zip(finished.iter());
     for ((client, slot), ((scheduled, started), finished)) in
         clients.iter().zip(slots.iter()).zip(times)
@@ -699,7 +716,7 @@ fn probes(
         else {
             continue;
         };
-        let (Some(life), Some(found)) = (life, found.get_mut(&client)) else {
+        let (Some(life), Some(found)) = (life, by_client.found.get_mut(&client)) else {
             continue;
         };
         let mut outcome = outcome.unwrap_or(Outcome::ProtocolError);
@@ -726,7 +743,7 @@ fn probes(
             backend,
         });
     }
-    Ok(found)
+    Ok(())
 }
 
 /// A column of words, each distinct one decoded once; nothing is kept for each row.

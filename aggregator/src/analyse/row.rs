@@ -527,13 +527,32 @@ fn effects(faults: &[FaultRow], context: &Context<'_>, interval_ns: i64) -> Vec<
     effects
 }
 
+/// Of the parts' values and of all together, which are gathered only here: each part
+/// holds every value once.
 fn quantiles(values: Split<Values>) -> Split<Quantiles> {
-    Split {
-        all: values.all.quantiles(),
-        healthy: values.healthy.quantiles(),
-        during: values.during.quantiles(),
-        after: values.after.quantiles(),
+    let Split {
+        mut all,
+        healthy,
+        during,
+        after,
+    } = values;
+    let parts = [&healthy, &during, &after];
+    let has_one = parts.iter().filter(|part| !part.is_empty()).count() == 1;
+    if !has_one {
+        parts.into_iter().for_each(|part| all.merge(part));
     }
+    let mut found = Split {
+        all: all.quantiles(),
+        healthy: healthy.quantiles(),
+        during: during.quantiles(),
+        after: after.quantiles(),
+    };
+    if has_one {
+        let parts = [&found.healthy, &found.during, &found.after];
+        let whole = parts.into_iter().find(|part| part.count > 0);
+        found.all = whole.cloned().unwrap_or_default();
+    }
+    found
 }
 
 #[derive(Default)]
@@ -568,14 +587,12 @@ impl Tally {
             });
             self.slots.all.add(&slot, deadline);
             self.slots.part(part).add(&slot, deadline);
-            self.response.all.add_response(&slot, deadline);
             self.response.part(part).add_response(&slot, deadline);
             let Slot::Probed(probe) = slot else { return };
             if probe.is_blind(deadline) {
                 return;
             }
             if probe.outcome == Outcome::Ok {
-                self.latency.all.answered(probe.took_ns());
                 self.latency.part(part).answered(probe.took_ns());
             } else if probe.worth(deadline) == Worth::Bad || probe.outcome == Outcome::AgentError {
                 let error = self

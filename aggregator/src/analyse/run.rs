@@ -248,6 +248,7 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
     };
     watch.begin(&begun);
 
+    let blocks = folder.blocks()?;
     let mut timelines = Vec::new();
     let mut rows = Vec::new();
     let mut books = BTreeMap::new();
@@ -351,7 +352,7 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
                 faults: &local,
                 pauses: &paused,
             };
-            let mut clients = load::clients(folder, clock, &target, style, &mut names)?;
+            let mut clients = load::clients(folder, &blocks, clock, &target, style, &mut names)?;
             for client in &mut clients {
                 client.stood_still(&still);
             }

@@ -40,6 +40,20 @@ pub enum Records {
     Host(Vec<HostRecord>),
 }
 
+impl Arrived {
+    /// About how much memory it takes. `encoded` is its length as it came: texts are
+    /// no longer than that.
+    pub fn bytes(&self, encoded: usize) -> usize {
+        let own = match &self.records {
+            Records::Samples(series, rows) => {
+                size_of_val(series.as_slice()) + size_of_val(rows.as_slice())
+            }
+            Records::Host(records) => size_of_val(records.as_slice()),
+        };
+        own + encoded
+    }
+}
+
 impl TryFrom<Frame> for Arrived {
     type Error = InvalidColumns;
     fn try_from(frame: Frame) -> Result<Self, InvalidColumns> {

@@ -16,6 +16,7 @@ use gapscope_proto::ids::{AgentId, Incarnation};
 use gapscope_proto::wire;
 use gapscope_proto::wire::aggregator_message::Kind;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +27,7 @@ use super::starts::Starts;
 use crate::live::feed::{Feed, Live};
 use crate::reporter::Reporter;
 use crate::store::manifest::RunState;
+use crate::store::writer::Compacted;
 use crate::store::{RunStore, StoreError};
 
 mod closing;
@@ -38,9 +40,13 @@ pub const GROUP_COMMIT: Duration = Duration::from_millis(200);
 pub const GROUP_RECORDS: usize = 1 << 16;
 /// Frames that may wait for a run; at most 1 MiB each on the wire.
 pub const QUEUE: usize = 32;
-/// Encoded bytes of frames that may wait for a run; decoded they are up to ten
-/// times as long.
-pub const ROOM_BYTES: usize = 4 << 20;
+/// Bytes in memory of frames that may wait for a run ([`Arrived::bytes`]); a longer
+/// one waits alone. Encoded they are a tenth of that, from an agent; a frame that
+/// somebody has made on purpose can be a sixtieth. Beside it each session has at most
+/// one frame in hand, which it has decoded and for which it waits for room.
+///
+/// [`Arrived::bytes`]: super::command::Arrived::bytes
+pub const ROOM_BYTES: usize = 32 << 20;
 /// Between two tries to write when the disk is full or failing.
 const RETRY: Duration = Duration::from_secs(1);
 /// From the planned end to the close of a run from which nothing is missing.
@@ -90,6 +96,8 @@ struct RunTask {
     starts: Starts,
     intake: Intake,
     commit_at: Option<Instant>,
+    /// Small parts that are being merged meanwhile.
+    compacting: Option<JoinHandle<Compacted>>,
     retrying: bool,
     trouble: Option<String>,
     stopping: Option<Stopping>,
@@ -139,6 +147,7 @@ pub fn spawn(
         starts: Starts::default(),
         intake: Intake::default(),
         commit_at: None,
+        compacting: None,
         retrying: false,
         trouble: None,
         stopping: None,
@@ -167,6 +176,16 @@ pub fn spawn(
     }
 }
 
+/// What came of a merge, when it has ended; never without one.
+async fn finished(compacting: &mut Option<JoinHandle<Compacted>>) -> Compacted {
+    let Some(task) = compacting else {
+        return std::future::pending().await;
+    };
+    let compacted = task.await.expect("merging parts does not panic");
+    *compacting = None;
+    compacted
+}
+
 impl RunTask {
     async fn run(mut self, mut queue: mpsc::Receiver<Command>, shutdown: CancellationToken) {
         loop {
@@ -175,6 +194,7 @@ impl RunTask {
                 biased;
                 () = shutdown.cancelled() => break,
                 () = tokio::time::sleep_until(wake) => {}
+                compacted = finished(&mut self.compacting) => self.compacted(compacted),
                 command = queue.recv(), if !self.retrying => match command {
                     Some(command) => self.handle(command).await,
                     None => break,
@@ -210,6 +230,8 @@ impl RunTask {
         if self.store.is_dirty() && !self.deleted {
             self.commit().await;
         }
+        // Whoever opens the run next must find nobody writing there.
+        self.end_compacting().await;
     }
 
     fn wake_at(&self) -> Instant {
@@ -321,14 +343,35 @@ impl RunTask {
     async fn commit(&mut self) -> bool {
         let result = self.blocking(RunStore::commit).await;
         let worked = self.after_write(result);
-        if worked
-            && self.store.has_many_parts()
-            && let Err(error) = self.blocking(RunStore::compact).await
+        if worked {
+            self.compact_soon();
+        }
+        worked
+    }
+
+    /// Has small parts merged, where they are many, while more are written: whoever
+    /// waits for an acknowledgement does not wait for that.
+    fn compact_soon(&mut self) {
+        if self.compacting.is_none()
+            && let Some(compacting) = self.store.begin_compact()
         {
+            let work = move || compacting.perform();
+            self.compacting = Some(tokio::task::spawn_blocking(work));
+        }
+    }
+
+    fn compacted(&mut self, compacted: Compacted) {
+        if let Err(error) = self.store.end_compact(compacted) {
             // Everything is stored all the same; the next commit tries again.
             tracing::warn!(run = %self.store.manifest().run_id, "parts are not merged: {error}");
         }
-        worked
+    }
+
+    async fn end_compacting(&mut self) {
+        if self.compacting.is_some() {
+            let compacted = finished(&mut self.compacting).await;
+            self.compacted(compacted);
+        }
     }
 
     async fn blocking<T: Send + 'static>(

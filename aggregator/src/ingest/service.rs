@@ -349,7 +349,7 @@ fn nack(
     }));
 }
 
-/// Hands a command of so many bytes to a run; a run that is not here is nacked, a
+/// Hands a command that takes so many bytes to a run; a run that is not here is nacked, a
 /// run that ends meanwhile is opened anew.
 async fn to_run(
     hub: &Arc<Hub>,
@@ -445,8 +445,9 @@ async fn take_frame(
     match arrived {
         Ok(arrived) => {
             let id = arrived.stream;
+            let bytes = arrived.bytes(length);
             let command = Command::Frame(session.clone(), Box::new(arrived), None);
-            to_run(hub, session, id, first_seq, (command, length)).await
+            to_run(hub, session, id, first_seq, (command, bytes)).await
         }
         Err(error) => {
             nack(

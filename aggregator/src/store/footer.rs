@@ -4,6 +4,7 @@
 //!
 //! The footers are the only record of what has been taken in.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -84,15 +85,38 @@ impl Footer {
     }
 }
 
-/// Adds a range to `ranges`, joining it to the stream's last one where it follows on.
-pub fn push_range(ranges: &mut Vec<Range>, range: Range) {
-    if let Some(last) = ranges.iter_mut().rev().find(|r| r.stream == range.stream)
-        && last.last_seq.checked_add(1) == Some(range.first_seq)
-    {
-        last.last_seq = range.last_seq;
-        return;
+/// Ranges that are gathered; one that follows on its stream's last is joined to it.
+#[derive(Debug, Clone, Default)]
+pub struct Ranges {
+    list: Vec<Range>,
+    /// Where in the list each stream's last one is: there can be thousands of streams.
+    last: HashMap<StreamKey, usize>,
+}
+
+impl Ranges {
+    /// One more.
+    pub fn push(&mut self, range: Range) {
+        if let Some(at) = self.last.get(&range.stream) {
+            let last = &mut self.list[*at];
+            if last.last_seq.checked_add(1) == Some(range.first_seq) {
+                last.last_seq = range.last_seq;
+                return;
+            }
+        }
+        self.last.insert(range.stream.clone(), self.list.len());
+        self.list.push(range);
     }
-    ranges.push(range);
+
+    /// All so far.
+    pub fn list(&self) -> &[Range] {
+        &self.list
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.last.clear();
+    }
 }
 
 /// As [`read`], of a file whose checksum holds.

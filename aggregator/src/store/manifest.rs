@@ -158,7 +158,10 @@ impl Manifest {
         agent: &AgentId,
         incarnation: Incarnation,
     ) -> &mut IncarnationEntry {
-        let at = match self.agents.iter().position(|a| a.agent_id == *agent) {
+        // Those of a start stand in order: there can be thousands.
+        let found = self.agents.binary_search_by(|a| a.agent_id.cmp(agent)).ok();
+        let found = found.or_else(|| self.agents.iter().position(|a| a.agent_id == *agent));
+        let at = match found {
             Some(at) => at,
             None => {
                 self.agents.push(AgentEntry {

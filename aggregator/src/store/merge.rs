@@ -5,37 +5,53 @@
 //! The new file names the parts it replaces in its footer and appears whole or
 //! not at all; only then are they removed. A crash at any point leaves either the
 //! old parts alone, or the new file with leftovers that readers do not count.
-//! Rows go through one row group at a time, so that memory is bounded whatever
-//! the length of the run. A part whose checksum does not hold is not merged: its
+//! Rows go through some at a time, so that memory is bounded whatever the length of
+//! the run; samples are put into order on the way, those of one agent, target and
+//! style together. A part whose checksum does not hold is not merged: its
 //! damage would get a new, valid checksum.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use gapscope_proto::ids::RunId;
 use polars::io::parquet::write::BatchedWriter;
-use polars::prelude::{DataFrame, Expr, IntoLazy, NULL, ParquetWriter, SchemaRef, col, lit};
+use polars::prelude::{
+    Column, DataFrame, Expr, IdxCa, IdxSize, IntoLazy, NULL, ParquetCompression, ParquetWriter,
+    PlSmallStr, PolarsResult, SchemaRef, col, lit,
+};
 
 use super::disk::{Disk, Out, part_name, part_number};
 use super::error::StoreError;
-use super::footer::{Footer, Range, push_range};
+use super::footer::{self, Footer, Range, Ranges};
 use super::reader::{
     Care, Part, Parts, has_columns, host_parts, pick_host_table, read_rows, sample_parts,
 };
-use super::schema::{HOST_TABLES, HostTable, host_schema, host_table_schema, samples_schema};
+use super::schema::{
+    HOST_TABLES, HostTable, dictionary, host_schema, host_table_schema, samples, samples_schema,
+};
 
-/// Rows in a row group of a merged file, and in a live part that is left alone.
+/// Rows in a row group of a merged file.
 pub(crate) const ROW_GROUP: usize = 1 << 18;
+/// Rows in a live part that is left alone: what a busy run writes at once
+/// ([`crate::ingest::run::GROUP_RECORDS`]). Merging such parts would write each sample
+/// once more, and a run that is so busy has no time for that.
+const LEFT_ALONE: u64 = 1 << 16;
+/// Rows of a merged file of samples that are put into order together.
+const ORDERED: usize = 1 << 19;
+/// Rows of one key that have a row group of their own in such a file.
+const LEAST_GROUP: usize = 1 << 15;
+/// A live part is written twice: the second time for good, as small as can be.
+pub(crate) const OF_LIVE: ParquetCompression = ParquetCompression::Lz4Raw;
 /// So many small live parts are made one.
 pub(crate) const MOST_SMALL: usize = 256;
 /// Or fewer, where they hold so many rows.
 const MOST_SMALL_ROWS: u64 = 1 << 20;
 const LEAST_SMALL: usize = 16;
 
-/// Small live parts of one kind, counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Small live parts of one kind, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Small {
-    parts: usize,
+    names: Vec<String>,
     rows: u64,
 }
 
@@ -44,43 +60,61 @@ impl Small {
     pub(crate) fn among(parts: &[Part]) -> Self {
         let mut small = Self::default();
         for part in parts {
-            small.add(part.rows);
+            small.add(part.name().into_owned(), part.rows);
         }
         small
     }
 
     /// One more live part.
-    pub(crate) fn add(&mut self, rows: u64) {
+    pub(crate) fn add(&mut self, name: String, rows: u64) {
         if is_small(rows) {
-            self.parts += 1;
+            self.names.push(name);
             self.rows += rows;
         }
     }
 
+    /// These as well.
+    pub(crate) fn join(&mut self, more: Self) {
+        self.names.extend(more.names);
+        self.rows += more.rows;
+    }
+
     /// Whether it is time to make one of them.
-    pub(crate) fn are_many(self) -> bool {
-        self.parts >= MOST_SMALL || (self.parts >= LEAST_SMALL && self.rows >= MOST_SMALL_ROWS)
+    pub(crate) fn are_many(&self) -> bool {
+        let parts = self.names.len();
+        parts >= MOST_SMALL || (parts >= LEAST_SMALL && self.rows >= MOST_SMALL_ROWS)
     }
 }
 
 fn is_small(rows: u64) -> bool {
-    rows < ROW_GROUP as u64
+    rows < LEFT_ALONE
 }
 
-fn names<'a>(parts: impl Iterator<Item = &'a Part>) -> Vec<String> {
+fn names_of<'a>(parts: impl Iterator<Item = &'a Part>) -> Vec<String> {
     parts.map(|part| part.name().into_owned()).collect()
 }
 
 fn ranges<'a>(parts: impl Iterator<Item = &'a Part>) -> Vec<Range> {
-    let mut joined = Vec::new();
+    let mut joined = Ranges::default();
     for range in parts.flat_map(|part| &part.footer.ranges) {
-        push_range(&mut joined, range.clone());
+        joined.push(range.clone());
     }
-    joined
+    joined.list().to_vec()
 }
 
 /// What is done to rows on their way from a part into the new file.
 type Pick<'a> = &'a dyn Fn(&Part, DataFrame) -> Result<DataFrame, StoreError>;
+
+/// In which order rows stand in the new file, and which file that is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// As they come; a live part.
+    Live,
+    /// As they come.
+    AsTheyCome,
+    /// Those of one agent, target and style together, so many at a time.
+    ByKey,
+}
 
 /// Writes `parts` into the new file `path`.
 fn write<'a>(
@@ -89,14 +123,19 @@ fn write<'a>(
     schema: &SchemaRef,
     footer: &Footer,
     parts: impl Iterator<Item = &'a Part>,
-    pick: Pick<'_>,
+    (pick, order): (Pick<'_>, Order),
 ) -> Result<(), StoreError> {
     disk.write_sealed(path, |out| {
+        let compression = match order {
+            Order::Live => OF_LIVE,
+            Order::AsTheyCome | Order::ByKey => ParquetCompression::default(),
+        };
         let writer = ParquetWriter::new(out)
+            .with_compression(compression)
             .with_key_value_metadata(Some(footer.to_metadata()))
             .batched(schema)
             .map_err(StoreError::parquet("write", path))?;
-        copy(writer, path, parts, pick)
+        copy(writer, path, parts, pick, order)
     })
 }
 
@@ -105,16 +144,28 @@ fn copy<'a>(
     path: &Path,
     parts: impl Iterator<Item = &'a Part>,
     pick: Pick<'_>,
+    order: Order,
 ) -> Result<(), StoreError> {
+    let full = match order {
+        Order::Live | Order::AsTheyCome => ROW_GROUP,
+        Order::ByKey => ORDERED,
+    };
     let mut group: Option<DataFrame> = None;
     let mut flush = |group: &mut Option<DataFrame>| {
         let Some(mut frame) = group.take() else {
             return Ok(());
         };
         frame.rechunk_mut();
-        writer
-            .write_batch(&frame)
-            .map_err(StoreError::parquet("write", path))
+        let groups = match order {
+            Order::Live | Order::AsTheyCome => vec![frame],
+            Order::ByKey => by_key(frame).map_err(StoreError::parquet("merge", path))?,
+        };
+        for frame in groups {
+            writer
+                .write_batch(&frame)
+                .map_err(StoreError::parquet("write", path))?;
+        }
+        Ok(())
     };
     for part in parts {
         let rows = usize::try_from(part.rows).unwrap_or(usize::MAX);
@@ -131,7 +182,7 @@ fn copy<'a>(
                 }
                 None => group = Some(frame),
             }
-            if group.as_ref().is_some_and(|g| g.height() >= ROW_GROUP) {
+            if group.as_ref().is_some_and(|g| g.height() >= full) {
                 flush(&mut group)?;
             }
         }
@@ -141,6 +192,54 @@ fn copy<'a>(
         .finish()
         .map(drop)
         .map_err(StoreError::parquet("write", path))
+}
+
+/// Rows of samples as row groups in which those of one agent, target and style stand
+/// together, in the order in which they came: whoever looks at one of these after the
+/// other then reads each row once ([`super::blocks`]).
+fn by_key(frame: DataFrame) -> PolarsResult<Vec<DataFrame>> {
+    let columns = [samples::AGENT_ID, samples::TARGET, samples::STYLE];
+    let columns = columns
+        .iter()
+        .map(|name| frame.column(name)?.cast(&dictionary()))
+        .collect::<PolarsResult<Vec<Column>>>()?;
+    let words = columns
+        .iter()
+        .map(|column| column.cat32())
+        .collect::<PolarsResult<Vec<_>>>()?;
+    let numbers = |at: usize| words[at].physical().iter().map(|n| n.unwrap_or(u32::MAX));
+    let mut order: Vec<Vec<IdxSize>> = Vec::new();
+    let mut places: HashMap<(u32, u32, u32), usize> = HashMap::new();
+    let mut last = None;
+    let keys = numbers(0).zip(numbers(1)).zip(numbers(2));
+    for (row, ((agent, target), style)) in (0..).zip(keys) {
+        let key = (agent, target, style);
+        let place = match last {
+            Some((before, place)) if before == key => place,
+            _ => *places.entry(key).or_insert_with(|| {
+                order.push(Vec::new());
+                order.len() - 1
+            }),
+        };
+        last = Some((key, place));
+        order[place].push(row);
+    }
+    let mut groups = Vec::new();
+    let mut rows: Vec<IdxSize> = Vec::new();
+    let mut end_group = |rows: &mut Vec<IdxSize>| {
+        let rows = IdxCa::from_vec(PlSmallStr::EMPTY, std::mem::take(rows));
+        frame.take(&rows).map(|group| groups.push(group))
+    };
+    for of_key in order {
+        rows.extend(of_key);
+        if rows.len() >= LEAST_GROUP {
+            end_group(&mut rows)?;
+        }
+    }
+    if !rows.is_empty() {
+        end_group(&mut rows)?;
+    }
+    Ok(groups)
 }
 
 /// Rows with every column of `schema`: parts of an older build have fewer.
@@ -202,9 +301,16 @@ pub(crate) fn merge_samples(
             .unwrap_or(0)
             + 1;
         let path = folder.join("samples").join(part_name(number));
-        let footer = Footer::new(run, ranges(parts.live.iter()), names(parts.live.iter()));
+        let footer = Footer::new(run, ranges(parts.live.iter()), names_of(parts.live.iter()));
         let schema = samples_schema();
-        write(disk, &path, &schema, &footer, parts.live.iter(), &as_it_is)?;
+        write(
+            disk,
+            &path,
+            &schema,
+            &footer,
+            parts.live.iter(),
+            (&as_it_is, Order::ByKey),
+        )?;
     }
     let live = parts.live.iter().map(|part| &part.path);
     let gone = live.chain(&parts.replaced).chain(&parts.superseded);
@@ -244,11 +350,18 @@ pub(crate) fn merge_hosts(
             continue;
         }
         let mut replaces: Vec<String> = parts.replaced_names.iter().cloned().collect();
-        replaces.extend(names(parts.live.iter()));
+        replaces.extend(names_of(parts.live.iter()));
         replaces.sort();
         let footer = Footer::new(run, ranges(parts.used()), replaces);
         let schema = host_table_schema(table);
-        write(disk, &path, &schema, &footer, parts.used(), &pick)?;
+        write(
+            disk,
+            &path,
+            &schema,
+            &footer,
+            parts.used(),
+            (&pick, Order::AsTheyCome),
+        )?;
     }
     // Every table holds its share now.
     let mut tables = HOST_TABLES.iter();
@@ -260,42 +373,111 @@ pub(crate) fn merge_hosts(
     Ok(notes)
 }
 
-/// Makes the small live parts of samples one live part, numbered `number`.
-pub(crate) fn compact_samples(
-    folder: &Path,
-    disk: &Disk,
-    run: RunId,
-    number: u64,
-) -> Result<Small, StoreError> {
-    let parts = sample_parts(folder, Care::LiveChecksums)?;
-    let live = folder.join("samples/live");
-    compact(
-        &live,
-        disk,
-        run,
-        number,
-        &samples_schema(),
-        &parts,
-        &HashSet::new(),
-    )
+/// Small live parts that are to become one, beside which others may be written.
+#[derive(Debug)]
+pub(crate) struct Compaction {
+    pub(crate) folder: PathBuf,
+    pub(crate) disk: Disk,
+    pub(crate) run: RunId,
+    pub(crate) is_host: bool,
+    /// Of the new part.
+    pub(crate) number: u64,
+    pub(crate) small: Small,
 }
 
-/// Makes the small live parts of host records one live part, numbered `number`.
-pub(crate) fn compact_hosts(
-    folder: &Path,
-    disk: &Disk,
-    run: RunId,
-    number: u64,
-) -> Result<Small, StoreError> {
-    let live = folder.join("host/live");
-    // A close that broke off has put some of them into some tables: under another
-    // name they would be put there again.
-    let mut in_tables = HashSet::new();
-    for table in HOST_TABLES {
-        in_tables.extend(merged_names(folder, table)?);
+impl Compaction {
+    /// Makes one part of them; returns the small ones that are left then. Everything
+    /// that is stored stays stored whether this works or not.
+    ///
+    /// Reads these parts only: its cost must not grow with the run.
+    pub(crate) fn perform(self) -> (Small, Result<(), StoreError>) {
+        let live = self.folder.join(if self.is_host {
+            "host/live"
+        } else {
+            "samples/live"
+        });
+        let parts = match self.sound_parts(&live) {
+            Ok(parts) if parts.len() >= 2 => parts,
+            Ok(_) => return (Small::default(), Ok(())),
+            Err(error) => return (self.small, Err(error)),
+        };
+        let schema = if self.is_host {
+            host_schema()
+        } else {
+            samples_schema()
+        };
+        let name = part_name(self.number);
+        let path = live.join(&name);
+        let footer = Footer::new(self.run, ranges(parts.iter()), names_of(parts.iter()));
+        let whole = |part: &Part, rows: DataFrame| complete(part, rows, &schema);
+        if let Err(error) = write(
+            &self.disk,
+            &path,
+            &schema,
+            &footer,
+            parts.iter(),
+            (&whole, Order::Live),
+        ) {
+            // It may have got its name all the same. What it names must not be merged
+            // a second time while it is there.
+            let is_undone = self.disk.remove(&path).is_ok();
+            let left = if is_undone {
+                self.small
+            } else {
+                Small::default()
+            };
+            return (left, Err(error));
+        }
+        let mut left = Small::default();
+        left.add(name, parts.iter().map(|part| part.rows).sum());
+        // What cannot be removed is read no more, and goes with the close.
+        let removed = remove_all(&self.disk, &live, parts.iter().map(|part| &part.path));
+        (left, removed)
     }
-    let parts = Parts::find(&[], &live, Care::LiveChecksums)?;
-    compact(&live, disk, run, number, &host_schema(), &parts, &in_tables)
+
+    fn sound_parts(&self, live: &Path) -> Result<Vec<Part>, StoreError> {
+        // A close that broke off has put some of them into some tables: under another
+        // name they would be put there again.
+        let mut in_tables = HashSet::new();
+        if self.is_host {
+            for table in HOST_TABLES {
+                in_tables.extend(table_replaces(&self.folder, table)?);
+            }
+        }
+        let mut parts = Vec::new();
+        let names = self.small.names.iter();
+        for name in names.filter(|name| !in_tables.contains(*name)) {
+            let path = live.join(name);
+            match footer::read_sound(&path) {
+                Ok((footer, rows)) => parts.push(Part { path, footer, rows }),
+                Err(error @ StoreError::NewerFormat { .. }) => return Err(error),
+                // Stays as it is: the close says so and declares what it held.
+                Err(error) => tracing::error!("{error}; it is not merged"),
+            }
+        }
+        // Leftovers first: the new part will not name what these were replaced by.
+        let replaced = parts.iter().flat_map(|part| &part.footer.replaces);
+        let leftovers: Vec<PathBuf> = replaced
+            .map(|name| live.join(name))
+            .filter(|path| path.exists())
+            .collect();
+        remove_all(&self.disk, live, leftovers.iter())?;
+        Ok(parts)
+    }
+}
+
+/// Names of the live parts that a table of host records holds.
+fn table_replaces(folder: &Path, table: &HostTable) -> Result<Vec<String>, StoreError> {
+    let path = folder.join(format!("{}.parquet", table.file));
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    match footer::read(&path) {
+        Ok((footer, _)) => Ok(footer.replaces),
+        Err(error @ StoreError::NewerFormat { .. }) => Err(error),
+        // The close finds it, too, and says so.
+        Err(_) => Ok(Vec::new()),
+    }
 }
 
 /// Whether any row of the parts is picked.
@@ -309,45 +491,4 @@ fn has_rows(parts: &Parts, pick: Pick<'_>) -> Result<bool, StoreError> {
         }
     }
     Ok(false)
-}
-
-fn merged_names(folder: &Path, table: &HostTable) -> Result<HashSet<String>, StoreError> {
-    let parts = host_parts(folder, table, Care::Footers)?;
-    let merged = parts.merged.iter();
-    Ok(merged
-        .flat_map(|part| part.footer.replaces.iter().cloned())
-        .collect())
-}
-
-fn compact(
-    live: &Path,
-    disk: &Disk,
-    run: RunId,
-    number: u64,
-    schema: &SchemaRef,
-    parts: &Parts,
-    not: &HashSet<String>,
-) -> Result<Small, StoreError> {
-    // Leftovers first: the new part will not name what these were replaced by.
-    remove_all(disk, live, parts.superseded.iter())?;
-    let small: Vec<&Part> = parts
-        .live
-        .iter()
-        .filter(|part| is_small(part.rows) && !not.contains(&*part.name()))
-        .collect();
-    let mut left = Small::default();
-    if small.len() < 2 {
-        return Ok(left);
-    }
-    let path = live.join(part_name(number));
-    let footer = Footer::new(
-        run,
-        ranges(small.iter().copied()),
-        names(small.iter().copied()),
-    );
-    let whole = |part: &Part, rows: DataFrame| complete(part, rows, schema);
-    write(disk, &path, schema, &footer, small.iter().copied(), &whole)?;
-    remove_all(disk, live, small.iter().map(|part| &part.path))?;
-    left.add(small.iter().map(|part| part.rows).sum());
-    Ok(left)
 }

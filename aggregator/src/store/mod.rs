@@ -16,6 +16,7 @@
 //! carries its own checksum ([`checksum`]). The manifest of a closed run lists them
 //! all ([`inventory`]).
 
+pub mod blocks;
 pub(crate) mod buffer;
 pub mod checksum;
 pub mod disk;

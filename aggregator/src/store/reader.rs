@@ -15,6 +15,7 @@ use gapscope_proto::ids::RunId;
 use gapscope_proto::small_file;
 use polars::prelude::*;
 
+use super::blocks::Blocks;
 use super::disk::parts_in;
 use super::error::StoreError;
 use super::footer::{self, Footer, StreamKey};
@@ -486,6 +487,14 @@ impl RunFolder {
     /// When the files cannot be scanned.
     pub fn samples(&self) -> Result<LazyFrame, StoreError> {
         scan(&self.path, &self.samples, &schema::samples_schema())
+    }
+
+    /// The same, by agent, target and style.
+    ///
+    /// # Errors
+    /// When the files cannot be read.
+    pub fn blocks(&self) -> Result<Blocks, StoreError> {
+        Blocks::find(self.samples.used())
     }
 
     /// The agents' lateness; see [`schema::LAG`].

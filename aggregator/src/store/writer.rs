@@ -24,16 +24,18 @@ use super::buffer::Buffer;
 use super::checksum;
 use super::disk::{Disk, part_name};
 use super::error::StoreError;
-use super::footer::{Footer, Range, StreamKey, push_range};
+use super::footer::{Footer, Range, Ranges, StreamKey};
 use super::frame::{self, Bound, Row};
 use super::loss::LossRecord;
 use super::manifest::Manifest;
-use super::merge::Small;
+use super::merge::{self, Small};
 use super::positions::Positions;
 
 mod closing;
 mod faults;
 mod opening;
+
+pub use closing::{Compacted, Compacting};
 
 /// A run that is being written.
 #[derive(Debug)]
@@ -47,9 +49,9 @@ pub struct RunStore {
     losses_changed: bool,
     positions: Positions,
     samples: Buffer,
-    sample_ranges: Vec<Range>,
+    sample_ranges: Ranges,
     hosts: Vec<Row<HostRecord>>,
-    host_ranges: Vec<Range>,
+    host_ranges: Ranges,
     next_samples_part: u64,
     next_host_part: u64,
     samples_stored: u64,
@@ -239,10 +241,11 @@ impl RunStore {
                 .samples
                 .frame(self.manifest.run_id)
                 .map_err(StoreError::parquet("write", &path))?;
-            self.write_part(&path, frame, &self.sample_ranges)?;
+            self.write_part(&path, frame, self.sample_ranges.list())?;
             self.next_samples_part += 1;
             self.live_parts += 1;
-            self.small_samples.add(self.samples.len() as u64);
+            self.small_samples
+                .add(name_of(&path), self.samples.len() as u64);
             self.samples_stored += self.samples.len() as u64;
             self.samples.clear();
             self.sample_ranges.clear();
@@ -252,10 +255,11 @@ impl RunStore {
             let path = self.live_part("host/live", self.next_host_part);
             let frame =
                 frame::host_frame(&self.hosts).map_err(StoreError::parquet("write", &path))?;
-            self.write_part(&path, frame, &self.host_ranges)?;
+            self.write_part(&path, frame, self.host_ranges.list())?;
             self.next_host_part += 1;
             self.live_parts += 1;
-            self.small_hosts.add(self.hosts.len() as u64);
+            self.small_hosts
+                .add(name_of(&path), self.hosts.len() as u64);
             self.hosts.clear();
             self.host_ranges.clear();
         }
@@ -297,6 +301,7 @@ impl RunStore {
         let footer = Footer::new(self.manifest.run_id, ranges.to_vec(), Vec::new());
         self.disk.write_sealed(path, |out| {
             ParquetWriter::new(out)
+                .with_compression(merge::OF_LIVE)
                 .with_key_value_metadata(Some(footer.to_metadata()))
                 .finish(&mut frame)
                 .map(drop)
@@ -338,6 +343,11 @@ impl RunStore {
             self.manifest_changed = true;
         }
     }
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 /// What is said of records that this build does not know.
@@ -390,16 +400,13 @@ pub(crate) fn is_deleted(folder: &Path) -> bool {
     absent(folder) && data.join(".lock").is_file()
 }
 
-fn note_range(ranges: &mut Vec<Range>, stream: StreamKey, before: u64, after: u64) {
+fn note_range(ranges: &mut Ranges, stream: StreamKey, before: u64, after: u64) {
     if after > before {
-        push_range(
-            ranges,
-            Range {
-                stream,
-                first_seq: before + 1,
-                last_seq: after,
-            },
-        );
+        ranges.push(Range {
+            stream,
+            first_seq: before + 1,
+            last_seq: after,
+        });
     }
 }
 

@@ -30,7 +30,7 @@ def by_duckdb():
         lasts as (
             select *, row_number() over (partition by target, client order by slot) as k
             from beside where not good and good_after is distinct from false)
-        select target, client, f.finished_before as from_ns, l.finished_after as to_ns,
+        select target, client, f.started_before as from_ns, l.finished_after as to_ns,
             l.finished_after - f.finished_before as gap_ns,
             greatest(0, l.started - f.finished) as lower,
             l.finished_after - f.started_before as upper, l.slot - f.slot + 1 as bad
@@ -59,7 +59,7 @@ def by_loop():
         if ok and finished - started <= 250_000_000:
             if stretch is not None:
                 first, last, bad = stretch
-                windows.append((target, client, before[1], finished, finished - before[1],
+                windows.append((target, client, before[0], finished, finished - before[1],
                     max(0, last[0] - first[1]), finished - before[0], bad))
                 stretch = None
             before = (started, finished)
@@ -75,6 +75,8 @@ def by_loop():
     return windows, figures, time.perf_counter() - begun
 
 
+# It would stand on stdout, before the answer, as soon as a question takes long.
+duckdb.sql("set enable_progress_bar = false")
 begun = time.perf_counter()
 if way == "duckdb":
     duckdb.sql("set memory_limit = '12GB'")

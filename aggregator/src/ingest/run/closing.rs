@@ -6,6 +6,7 @@ use super::{GRACE_NS, LATE_MERGE, RunTask, SETTLE_NS};
 use crate::ingest::accounts::accounts;
 use crate::ingest::command::Closed;
 use crate::ingest::ending::{missing, since_planned_end, unheard};
+use crate::store::RunStore;
 use crate::store::manifest::RunState;
 use crate::utc::rfc3339;
 
@@ -65,8 +66,10 @@ impl RunTask {
     pub(super) async fn close(&mut self, reason: String) {
         // So that what has arrived is not called missing.
         if self.store.pending() > 0 {
-            self.commit().await;
+            let result = self.blocking(RunStore::commit).await;
+            self.after_write(result);
         }
+        self.end_compacting().await;
         let missing = self.missing();
         let anchor = self.clock.anchor();
         let before = self.store.manifest().state;

@@ -18,7 +18,7 @@ use gapscope_proto::sample::{Cause, Outcome, Style};
 
 use super::cell::{Cell, EMPTY, NO_BACKEND, SEVERAL_BACKENDS, bit, cause_group, log_code};
 use super::flow::{self, Flows};
-use crate::align::map::ClockMap;
+use crate::align::map::Relation;
 use crate::analyse::latency::{Value, Values};
 use crate::analyse::row::{Row, Scope};
 use crate::analyse::run::{Begun, Watch};
@@ -147,8 +147,7 @@ pub struct Gathered {
 /// From an agent's clock to ns after zero on the run's timeline.
 #[derive(Clone, Copy)]
 struct Place<'a> {
-    clocks: &'a ClockMap,
-    clock: &'a ClockKey,
+    relation: Option<&'a Relation>,
     zero_ns: i64,
     /// Zero by its own clock, where nothing relates it.
     own_zero_ns: i64,
@@ -156,7 +155,7 @@ struct Place<'a> {
 
 impl Place<'_> {
     fn at(&self, ns: i64) -> i64 {
-        match self.clocks.on_timeline(ns, self.clock) {
+        match self.relation.and_then(|relation| relation.on_timeline(ns)) {
             Some(span) => span
                 .earliest_ns
                 .midpoint(span.latest_ns)
@@ -166,7 +165,7 @@ impl Place<'_> {
     }
 
     fn bound(&self, ns: i64) -> Option<i64> {
-        let span = self.clocks.on_timeline(ns, self.clock)?;
+        let span = self.relation?.on_timeline(ns)?;
         Some(
             span.latest_ns
                 .saturating_sub(span.earliest_ns)
@@ -199,8 +198,13 @@ impl Gathered {
     /// Which columns a stretch of time touches; times outside touch the ends.
     pub fn columns_of(&self, from_ns: i64, to_ns: i64) -> std::ops::RangeInclusive<usize> {
         let last = self.columns.saturating_sub(1);
+        let (span, columns) = (self.span_ns.max(1), self.columns as i64);
         let column = |ns: i64| {
-            let at = i128::from(ns.max(0)) * self.columns as i128 / i128::from(self.span_ns.max(1));
+            // Of a run of less than days the product fits: this is done for every slot.
+            let at = match ns.max(0).checked_mul(columns) {
+                Some(product) => i128::from(product / span),
+                None => i128::from(ns) * i128::from(columns) / i128::from(span),
+            };
             usize::try_from(at).unwrap_or(last).min(last)
         };
         // What ends where the next column begins does not touch that.
@@ -334,28 +338,48 @@ impl Gathered {
         }
         moments.sort_unstable();
         moments.dedup();
-        let distance = |at: i64| {
-            let after = moments.partition_point(|m| *m < at);
+        let mut after = 0;
+        let mut distance = |at: i64| {
+            // A client's probes come in order of time.
+            if after > 0 && moments[after - 1] >= at {
+                after = moments.partition_point(|m| *m < at);
+            }
+            while moments.get(after).is_some_and(|m| *m < at) {
+                after += 1;
+            }
             let around = [after.checked_sub(1), Some(after)];
             let nearest = around.into_iter().flatten().filter_map(|i| moments.get(i));
             nearest.map(|m| m.abs_diff(at)).min().unwrap_or(u64::MAX)
         };
-        let mut ranked: Vec<((bool, u64), usize, usize)> = Vec::new();
-        for (number, client) in clients.iter().enumerate() {
-            for (at, probe) in client.probes.iter().enumerate() {
-                let is_good = probe.worth(deadline) == Worth::Good;
-                ranked.push(((is_good, distance(place.at(probe.started))), number, at));
-            }
-        }
         // In proportion to what was due, so that a run of few samples keeps all.
         let share = rate(clients.len(), row.interval_ns) / self.rate;
         let extra = EXTRA_SAMPLES
             .0
             .min(EXTRA_SAMPLES.1 / self.planned_lanes.max(1));
         let most = ((SAMPLES as f64 * share) as usize + extra).max(1);
-        if ranked.len() > most {
+        let mut ranked: Vec<((bool, u64), usize, usize)> = Vec::new();
+        // No further than this one, once there are enough.
+        let mut last = None;
+        let keep = |ranked: &mut Vec<_>| {
             ranked.select_nth_unstable(most - 1);
             ranked.truncate(most);
+            ranked.last().copied()
+        };
+        for (number, client) in clients.iter().enumerate() {
+            for (at, probe) in client.probes.iter().enumerate() {
+                let is_good = probe.worth(deadline) == Worth::Good;
+                let this = ((is_good, distance(place.at(probe.started))), number, at);
+                if last.is_some_and(|last| this > last) {
+                    continue;
+                }
+                ranked.push(this);
+                if ranked.len() >= most * 4 {
+                    last = keep(&mut ranked);
+                }
+            }
+        }
+        if ranked.len() > most {
+            keep(&mut ranked);
         }
         let mut kept: Vec<Single> = ranked
             .into_iter()
@@ -448,8 +472,7 @@ impl Watch for Gathered {
     fn row(&mut self, run: &Begun<'_>, clock: &ClockKey, clients: &[ClientSeries], row: &Row) {
         let deadline = i64::try_from(run.manifest.plan.deadline_ns).unwrap_or(i64::MAX);
         let place = Place {
-            clocks: run.clocks,
-            clock,
+            relation: run.clocks.relation(clock),
             zero_ns: self.zero_ns,
             own_zero_ns: row.origin_ns,
         };

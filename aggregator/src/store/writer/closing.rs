@@ -12,6 +12,31 @@ use crate::store::merge::{self, Small};
 use crate::store::reader::{self, Care};
 use crate::store::schema::LAG;
 
+/// Small parts that are being made one.
+#[derive(Debug)]
+pub struct Compacting(merge::Compaction);
+
+/// What became of them.
+#[derive(Debug)]
+pub struct Compacted {
+    is_host: bool,
+    left: Small,
+    result: Result<(), StoreError>,
+}
+
+impl Compacting {
+    /// Does it; blocks.
+    pub fn perform(self) -> Compacted {
+        let is_host = self.0.is_host;
+        let (left, result) = self.0.perform();
+        Compacted {
+            is_host,
+            left,
+            result,
+        }
+    }
+}
+
 impl RunStore {
     /// Makes one live part of many small ones, where there are many. Everything
     /// that is stored stays stored whether this works or not.
@@ -19,16 +44,9 @@ impl RunStore {
     /// # Errors
     /// When something could not be read or written.
     pub fn compact(&mut self) -> Result<(), StoreError> {
-        let (folder, disk, run) = (&self.folder, &self.disk, self.manifest.run_id);
-        if self.small_samples.are_many() {
-            let number = self.next_samples_part;
-            self.next_samples_part += 1;
-            self.small_samples = merge::compact_samples(folder, disk, run, number)?;
-        }
-        if self.small_hosts.are_many() {
-            let number = self.next_host_part;
-            self.next_host_part += 1;
-            self.small_hosts = merge::compact_hosts(folder, disk, run, number)?;
+        while let Some(compacting) = self.begin_compact() {
+            let compacted = compacting.perform();
+            self.end_compact(compacted)?;
         }
         Ok(())
     }
@@ -36,6 +54,41 @@ impl RunStore {
     /// Whether [`RunStore::compact`] has something to do.
     pub fn has_many_parts(&self) -> bool {
         self.small_samples.are_many() || self.small_hosts.are_many()
+    }
+
+    /// As [`RunStore::compact`], to be performed beside other writing; what comes of
+    /// it must be given to [`RunStore::end_compact`] before the run is closed.
+    pub fn begin_compact(&mut self) -> Option<Compacting> {
+        let (is_host, number, small) = if self.small_samples.are_many() {
+            (false, &mut self.next_samples_part, &mut self.small_samples)
+        } else if self.small_hosts.are_many() {
+            (true, &mut self.next_host_part, &mut self.small_hosts)
+        } else {
+            return None;
+        };
+        *number += 1;
+        Some(Compacting(merge::Compaction {
+            folder: self.folder.clone(),
+            disk: self.disk.clone(),
+            run: self.manifest.run_id,
+            is_host,
+            number: *number - 1,
+            small: std::mem::take(small),
+        }))
+    }
+
+    /// Takes note of what became of small parts.
+    ///
+    /// # Errors
+    /// What kept them from being merged; they are tried again then.
+    pub fn end_compact(&mut self, compacted: Compacted) -> Result<(), StoreError> {
+        let small = if compacted.is_host {
+            &mut self.small_hosts
+        } else {
+            &mut self.small_samples
+        };
+        small.join(compacted.left);
+        compacted.result
     }
 
     /// Acknowledged records that turned out to be unreadable are declared lost.

@@ -7,7 +7,7 @@ use super::RunStore;
 use crate::store::buffer::Buffer;
 use crate::store::disk::{Disk, part_number, sweep};
 use crate::store::error::StoreError;
-use crate::store::footer::StreamKey;
+use crate::store::footer::{Ranges, StreamKey};
 use crate::store::loss::LossRecord;
 use crate::store::manifest::Manifest;
 use crate::store::merge::Small;
@@ -49,9 +49,9 @@ impl RunStore {
             losses_changed: false,
             positions: Positions::default(),
             samples: Buffer::default(),
-            sample_ranges: Vec::new(),
+            sample_ranges: Ranges::default(),
             hosts: Vec::new(),
-            host_ranges: Vec::new(),
+            host_ranges: Ranges::default(),
             next_samples_part: 1,
             next_host_part: 1,
             samples_stored: 0,
