@@ -298,9 +298,8 @@ impl Lab {
                         &self.folder,
                         data.as_deref(),
                         (name, server_id),
-                        place,
                         &self.login,
-                        tools.as_ref(),
+                        (place, tools.as_ref()),
                     )
                     .await?;
                     Box::new(server)

@@ -121,9 +121,8 @@ impl Server {
         folder: &LabFolder,
         template: Option<&Path>,
         (name, server_id): (&str, u32),
-        given: Option<SocketAddr>,
         login: &Login,
-        tools: Option<&net::Tools>,
+        (given, tools): (Option<SocketAddr>, Option<&net::Tools>),
     ) -> Result<Self> {
         let place = folder.private(&format!("backend-{server_id}"), host.user.as_ref())?;
         if let Some(template) = template {
