@@ -252,6 +252,7 @@ fn perform_run(run: Run) -> Result<(), Failure> {
     flags.allow_writes = run.allow_writes;
     flags.ledger_from = run.ledger_from;
     flags.backends_share_data = run.backends_share_data;
+    flags.no_inspect = run.no_inspect;
     let config = config::resolve(&flags, &SystemSources)?;
     if config.targets.is_empty() {
         return Err(Failure {

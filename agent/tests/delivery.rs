@@ -384,16 +384,56 @@ impl Drop for Killed {
 }
 
 fn process(url: &str, data: &Path, server: &Server) -> Killed {
+    process_with(url, data, server, &[])
+}
+
+fn process_with(url: &str, data: &Path, server: &Server, flags: &[&str]) -> Killed {
     let child = Command::new(env!("CARGO_BIN_EXE_gapscope-agent"))
         .args(["run", "--agent-id", "agent-1", "--aggregator", url])
         .args(["--target", &format!("db=probe@{}", server.address)])
         .arg("--data")
         .arg(data)
         .arg("--die-with-parent")
+        .args(flags)
         .stdout(Stdio::null())
         .spawn()
         .expect("the program starts");
     Killed(child)
+}
+
+/// Whoever looks at the targets beside the probes can be told not to.
+#[tokio::test(flavor = "multi_thread")]
+async fn looks_are_left_out_where_the_flag_says_so() {
+    let inspections = |arrived: &Arrived, run: RunId| {
+        let of_run = arrived.host.iter().filter(|(stream, _)| stream.run == run);
+        of_run
+            .flat_map(|(_, records)| records)
+            .filter(|record| matches!(record, HostRecord::Inspection(_)))
+            .count()
+    };
+    for (flags, looks, duration_ms) in [
+        (&["--no-inspect"][..], false, 1_500),
+        (&[][..], true, 3_600_000),
+    ] {
+        let server = Server::start(Behaviour::Answers);
+        let data = tempfile::tempdir().expect("a folder");
+        let plan = small_plan(duration_ms);
+        let run = plan.run_id;
+        let manners = Manners {
+            plan: Some(plan),
+            ..Manners::default()
+        };
+        let mut aggregator = Aggregator::start(manners).await;
+        let _agent = process_with(&aggregator.url, data.path(), &server, flags);
+        aggregator
+            .until("a look, or the end of a run without one", |a| {
+                (looks && inspections(a, run) > 0) || a.has_ended(run)
+            })
+            .await;
+        let arrived = aggregator.stop();
+        let found = inspections(&arrived.lock().expect("ok"), run);
+        assert_eq!(found > 0, looks, "{flags:?}: {found}");
+    }
 }
 
 /// SIGKILL in mid-run: what had been measured is not lost, the next start goes

@@ -101,8 +101,6 @@ struct Life {
     killed: bool,
     /// Just before it was killed, or asked to end.
     until_ns: i64,
-    gone_ns: i64,
-    since_ns: i64,
     connections: std::ops::RangeInclusive<u32>,
 }
 
@@ -116,6 +114,32 @@ struct Missing {
     /// They came after the agent had been asked to end, too late for its grace: the
     /// sample says so.
     cut: usize,
+}
+
+/// What there is to see of a life in which an answer was lost.
+fn say(tickets: &[Ticket], stored: &BTreeSet<u64>, samples: &[Sample], life: &Life) {
+    for (number, ticket) in (1..).zip(tickets) {
+        if life.connections.contains(&ticket.connection) {
+            println!(
+                "answer {number} over {}, {} us before the end: {}",
+                ticket.connection,
+                (life.until_ns - ticket.given_ns) / 1_000,
+                if stored.contains(&number) {
+                    "stored"
+                } else {
+                    "not stored"
+                },
+            );
+        }
+    }
+    let of_life = samples.iter().filter(|sample| {
+        sample
+            .handshake_id
+            .is_some_and(|connection| life.connections.contains(&connection))
+    });
+    for sample in of_life {
+        println!("{sample:?}");
+    }
 }
 
 /// Finds the reason of each answer that is not `stored`.
@@ -166,48 +190,7 @@ fn missing(
             Some(cause) => panic!("answer {number} became a sample of {cause}"),
             None => {
                 if !life.killed {
-                    let near = (1..)
-                        .zip(tickets)
-                        .filter(|(_, ticket)| life.connections.contains(&ticket.connection));
-                    for (number, ticket) in near {
-                        println!(
-                            "answer {number}: {:?}, {} ns before the end, {}",
-                            ticket,
-                            life.until_ns - ticket.given_ns,
-                            if stored.contains(&number) {
-                                "stored"
-                            } else {
-                                "not stored"
-                            },
-                        );
-                    }
-                    for (at, life) in lives.iter().enumerate().skip(at.saturating_sub(1)).take(3) {
-                        println!(
-                            "life {at}: killed {}, from {} to {}, gone {}, {:?}",
-                            life.killed,
-                            life.since_ns,
-                            life.until_ns,
-                            life.gone_ns,
-                            life.connections,
-                        );
-                    }
-                    let of_life = samples.iter().filter(|sample| {
-                        sample.finished.ns() > life.since_ns && sample.started.ns() < life.gone_ns
-                    });
-                    for sample in of_life {
-                        println!(
-                            "sample {} {} slot {} {}..{}: {:?} {:?} over {:?}, answer {:?}",
-                            sample.style,
-                            sample.client,
-                            sample.slot,
-                            sample.started.ns() - life.since_ns,
-                            sample.finished.ns() - life.since_ns,
-                            sample.outcome,
-                            sample.cause,
-                            sample.handshake_id,
-                            sample.connection_id,
-                        );
-                    }
+                    say(tickets, stored, samples, life);
                     panic!("answer {number} of life {at} is lost, and nobody was killed");
                 }
                 // Samples are written in the order in which they were measured.
@@ -257,7 +240,6 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
             .min(kills - killed_so_far);
         for life in 0..=of_this_run {
             let before = server.connections.load(Ordering::SeqCst);
-            let since_ns = now_ns();
             let mut agent = start(&aggregator.url, data.path(), &server);
             until_answers(&server, random.random_range(1..150)).await;
             let killed = life < of_this_run;
@@ -278,8 +260,6 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
             lives.push(Life {
                 killed,
                 until_ns,
-                gone_ns: now_ns(),
-                since_ns,
                 connections: before + 1..=server.connections.load(Ordering::SeqCst),
             });
         }
@@ -401,10 +381,8 @@ async fn killed_at_random_moments_nothing_is_lost_and_nothing_doubled() {
         most = most.max(numbers.len());
         oldest_ns = oldest_ns.max(age_ns);
     }
-    println!(
-        "turned away: {:?}",
-        server.strangers.lock().expect("not poisoned")
-    );
+    // A machine that is busy does not run the writer at once; it runs it.
+    assert!(oldest_ns < 2_000_000_000, "{oldest_ns} ns");
     let in_hand: usize = missing.in_hand.values().map(Vec::len).sum();
     println!(
         "{} kills, {terminated} ends in good order: {} answers given, {} stored, 0 doubled, \

@@ -11,6 +11,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -58,6 +59,7 @@ pub struct Player<'a> {
     login: Option<Login>,
     /// Statements in flight.
     long: JoinSet<Ended>,
+    busy: Arc<AtomicBool>,
 }
 
 enum Event {
@@ -88,6 +90,7 @@ impl<'a> Player<'a> {
             views: None,
             login: None,
             long: JoinSet::new(),
+            busy: Arc::default(),
         }
     }
 
@@ -121,8 +124,21 @@ impl<'a> Player<'a> {
         }
     }
 
+    /// Whether a step is being done, or was and is not noted yet: who ends the run then
+    /// would leave a fault without a word of it.
+    pub fn busy(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.busy)
+    }
+
     /// Carries one step out now.
     pub async fn carry_out(&mut self, step: &Due) -> Result<()> {
+        self.busy.store(true, Ordering::Relaxed);
+        let done = self.carry_out_and_note(step).await;
+        self.busy.store(false, Ordering::Relaxed);
+        done
+    }
+
+    async fn carry_out_and_note(&mut self, step: &Due) -> Result<()> {
         let (applied, scope) = match step.action {
             Action::LongQuery => return self.begin_long_queries(step),
             Action::Repoint | Action::Restore => return self.repoint(step).await,

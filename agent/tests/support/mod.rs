@@ -63,8 +63,6 @@ pub(crate) struct Server {
     /// Who is answered, where answers are counted: a port that was free may be one that
     /// another test's agent still tries to reach, and what that is told is not ours.
     pub(crate) user: String,
-    /// Who else came, by name.
-    pub(crate) strangers: Arc<Mutex<Vec<String>>>,
 }
 
 /// An answer, as the server that gave it knows it. Its number is its place, from 1.
@@ -115,15 +113,13 @@ impl Server {
             None => "probe".to_owned(),
         };
         let only = tickets.is_some().then(|| user.clone());
-        let strangers = Arc::new(Mutex::new(Vec::new()));
-        let s = strangers.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let id = c.fetch_add(1, Ordering::SeqCst) + 1;
                 let (b, a, t) = (b.clone(), a.clone(), t.clone());
-                let (only, s) = (only.clone(), s.clone());
+                let only = only.clone();
                 std::thread::spawn(move || {
-                    let _ = serve(stream, id, &b, &a, t.as_ref(), only.map(|only| (only, s)));
+                    let _ = serve(stream, id, &b, &a, t.as_ref(), only);
                 });
             }
         });
@@ -134,7 +130,6 @@ impl Server {
             answers,
             tickets,
             user,
-            strangers,
         }
     }
 
@@ -192,7 +187,7 @@ fn serve(
     behaviour: &Mutex<Behaviour>,
     answers: &AtomicU32,
     tickets: Option<&Tickets>,
-    only: Option<(String, Arc<Mutex<Vec<String>>>)>,
+    only: Option<String>,
 ) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let now = || *behaviour.lock().expect("not poisoned");
@@ -227,13 +222,11 @@ fn serve(
     greeting.extend_from_slice(b"123456789012\0mysql_native_password\0");
     stream.write_all(&packet(0, &greeting))?;
     let login = read_packet(&mut stream)?;
-    if let Some((user, strangers)) = only {
+    if let Some(user) = only {
         // Behind capabilities, longest packet, character set and 23 zeros.
         let name = login.get(32..).unwrap_or_default();
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        let name = String::from_utf8_lossy(name).into_owned();
-        if name != user {
-            strangers.lock().expect("not poisoned").push(name);
+        if name != user.as_bytes() {
             stream.write_all(&error(2, 1045, "Access denied: not of this test"))?;
             return Ok(());
         }

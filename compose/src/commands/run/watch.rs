@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -22,6 +23,10 @@ use crate::signals::Signals;
 use crate::timeline::Due;
 use crate::view::Kept;
 
+/// A step that was begun before the end may take so long beyond it: what was done has
+/// to be noted.
+const STEP_PATIENCE_NS: i64 = 10_000_000_000;
+const LOOK_AGAIN_NS: i64 = 20_000_000;
 /// How often what was seen of proxies' views is written.
 const KEPT_EVERY: Duration = Duration::from_secs(30);
 
@@ -80,9 +85,10 @@ pub(super) async fn watch(
     ascii: bool,
 ) -> Option<Problem> {
     let span = i64::try_from(scenario.duration_ns).unwrap_or(i64::MAX);
-    let end_ns = origin_ns
+    let mut end_ns = origin_ns
         .saturating_add(span)
         .saturating_add(AFTER_THE_END_NS);
+    let at_the_latest_ns = end_ns.saturating_add(STEP_PATIENCE_NS);
     let elapsed = |now: i64| u64::try_from(now.saturating_sub(origin_ns)).unwrap_or(0);
     let names = up
         .found
@@ -125,6 +131,7 @@ pub(super) async fn watch(
     player.ask_as(login);
     // With many repetitions the changes of mind would be the bulk of the run's notes.
     player.look_at_views(kept.clone(), repeater.is_some());
+    let busy = player.busy();
     let playing = async {
         match &mut repeater {
             Some(repeater) => repeater.play(&mut player).await,
@@ -147,7 +154,19 @@ pub(super) async fn watch(
             }
         };
         tokio::select! {
-            () = until(clock.as_ref(), end_ns) => return None,
+            () = until(clock.as_ref(), end_ns) => {
+                let now = clock.raw_ns();
+                if !busy.load(Ordering::Relaxed) {
+                    return None;
+                }
+                if now >= at_the_latest_ns {
+                    return Some(Problem::new(
+                        "a step was still being done 10 s after the end of the run: it may be \
+                         missing from the report",
+                    ));
+                }
+                end_ns = now.saturating_add(LOOK_AGAIN_NS);
+            }
             signal = signals.next() => {
                 let after = elapsed(clock.raw_ns()) as f64 / 1e9;
                 screen.note(&format!("{signal}: stopping the run"));
