@@ -111,10 +111,6 @@ impl Server {
     /// Starts a server on a copy of the data folder `template`, if it needs one, and
     /// waits until it can be logged in to. `given`: at that very place, except that a
     /// server in a network namespace has that one's address.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what a server is made of, each named where it is started"
-    )]
     pub async fn start(
         host: &Host,
         programs: &Programs,
