@@ -163,18 +163,23 @@ pub fn all<T: Seen>(clients: &[Vec<T>], holes: &[Vec<Interval>]) -> Vec<Merged> 
     pieces(&outer, &inner, &flagged(clients, holes))
 }
 
-/// Client-time lost: the clients' own outages added up, as an interval.
-pub fn client_time(clients: &[Vec<Stretch>]) -> (i64, Option<i64>) {
+/// Client-time lost: the clients' own outages added up, as an interval. Where nothing
+/// is known of a client it may have been out; `holes` as in [`any`].
+pub fn client_time(clients: &[Vec<Stretch>], holes: &[Vec<Interval>]) -> (i64, Option<i64>) {
     let lower = clients
         .iter()
         .flatten()
         .map(|s| s.lower_ns)
         .fold(0i64, i64::saturating_add);
-    let upper = clients
-        .iter()
-        .flatten()
-        .try_fold(0i64, |sum, s| Some(sum.saturating_add(s.upper_ns?)));
-    (lower, upper)
+    let is_open = clients.iter().flatten().any(|s| s.upper_ns.is_none());
+    let upper = clients.iter().enumerate().flat_map(|(client, stretches)| {
+        let unknown = holes.get(client).into_iter().flatten().copied();
+        union(stretches.iter().map(Seen::outer).chain(unknown).collect())
+    });
+    let upper = upper
+        .map(|(from, to)| to.saturating_sub(from))
+        .fold(0i64, i64::saturating_add);
+    (lower, (!is_open).then_some(upper))
 }
 
 #[cfg(test)]
@@ -214,7 +219,7 @@ mod tests {
         ]];
         check(&any(&clients, &[]), &[(60, Some(100)), (0, Some(100))]);
         check(&all(&clients, &[]), &[(60, Some(100)), (0, Some(100))]);
-        assert_eq!(client_time(&clients), (60, Some(200)));
+        assert_eq!(client_time(&clients, &[]), (60, Some(200)));
     }
 
     #[test]
@@ -225,7 +230,7 @@ mod tests {
         ];
         check(&any(&clients, &[]), &[(120, Some(150))]);
         check(&all(&clients, &[]), &[(10, Some(50))]);
-        assert_eq!(client_time(&clients), (130, Some(200)));
+        assert_eq!(client_time(&clients, &[]), (130, Some(200)));
     }
 
     #[test]
@@ -257,7 +262,7 @@ mod tests {
         check(&found, &[(60, None)]);
         assert!(found[0].ongoing);
         check(&all(&clients, &[]), &[(30, Some(80))]);
-        assert_eq!(client_time(&clients), (90, None));
+        assert_eq!(client_time(&clients, &[]), (90, None));
     }
 
     #[test]
@@ -279,6 +284,8 @@ mod tests {
         // Of nobody anything is known, and nobody was seen to be out.
         let unhurt: Vec<Vec<Stretch>> = vec![vec![], vec![]];
         check(&all(&unhurt, &holes), &[]);
+        // 100 of the first, and what is not known of either.
+        assert_eq!(client_time(&clients, &holes), (60, Some(300 + 250)));
         // Elsewhere it changes nothing.
         let elsewhere = [vec![], vec![(101, 300)]];
         check(&all(&clients, &elsewhere), &[]);

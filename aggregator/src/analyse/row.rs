@@ -36,6 +36,10 @@ pub struct Context<'a> {
     pub pauses: &'a [(i64, i64)],
 }
 
+/// Watched for less than this after it was asked for, a fault that was not seen has not
+/// been shown to have had no effect: an orderly end of a server takes longer.
+const LEAST_WATCHED_NS: i64 = 2_000_000_000;
+
 /// Values of the whole time, and of its parts.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Split<T> {
@@ -296,14 +300,18 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         max_gap = max_gap.max(gap);
         found.push(stretches);
     }
-    let holes: Vec<Vec<(i64, i64)>> = clients.iter().map(|c| holes(c, deadline)).collect();
-    let windows = windows(clients, &found, &holes, context);
+    let unknown: Vec<Vec<(i64, i64)>> = clients.iter().map(|c| holes(c, deadline)).collect();
+    let windows = windows(clients, &found, &unknown, context);
     let faults: Vec<FaultRow> = context
         .faults
         .iter()
         .map(|fault| fault_row(clients, &blinds, &windows, fault, deadline))
         .collect();
+    // Slots without data may stand in a fault's gap; the whole has none shorter.
+    let of_faults = faults.iter().map(|fault| fault.gap);
+    let max_gap = of_faults.fold(max_gap, MaxGap::max);
     let effects = effects(&faults, context, first.interval_ns);
+    let client_time_lost = merge::client_time(&found, &unknown);
     let mut tally = Tally::default();
     for client in clients {
         tally.take(client, context, &effects);
@@ -323,9 +331,9 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         changes: tally.changes,
         healthy_backends_a_client: tally.healthy_backends_a_client,
         max_gap,
-        holes,
+        holes: unknown,
         windows,
-        client_time_lost: merge::client_time(&found),
+        client_time_lost,
         errors: tally.errors,
         switches: tally.switches,
         faults,
@@ -458,12 +466,16 @@ fn fault_row(
         .map(|client| exposure_window_ns(client.interval_ns))
         .max()
         .unwrap_or(0);
-    let without_effect = fault.is_lasting
+    let went_on = fault.is_lasting
         && judgement.hurt == 0
         && last_from_subject.is_some_and(|last| {
             last > fault.asked.latest_ns && last >= watched_until.saturating_sub(window)
         });
-    if without_effect {
+    // What was done takes its time, and so does noticing it.
+    let watched_ns = watched_until.saturating_sub(fault.asked.latest_ns);
+    let without_effect =
+        went_on && watched_ns > window.saturating_add(deadline_ns).max(LEAST_WATCHED_NS);
+    if went_on {
         judgement.verdict = Verdict::Unmeasured;
     }
     let hurt: Vec<&Seen> = at_stake

@@ -142,7 +142,8 @@ fn why_not_ok(analysis: &Analysis) -> String {
         .peekable();
     if tested.peek().is_some() && !tested.any(|tested| tested) {
         why.push(
-            "no fault tested anything: no client was on its subject, or none was measured"
+            "no fault tested anything: no client was on its subject, none was measured, or it had \
+             no effect that was seen"
                 .to_owned(),
         );
     }

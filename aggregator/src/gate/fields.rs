@@ -34,6 +34,8 @@ pub struct Found {
 const UNWATCHED: &str = "not watched, an outage may lie in it";
 /// Said of a share of slots of which nothing is known.
 const NOT_MEASURED: &str = "at worst: nothing was measured";
+/// Said of a verdict beside which a part was not watched.
+const NOT_WATCHED: &str = "at worst: a part was not watched";
 /// Said of a share in which slots without data count as unanswered.
 const WITH_HOLES: &str = "at worst: nothing is known of a part of its slots";
 
@@ -536,7 +538,17 @@ impl Field {
                     for fault in each(row, "faults") {
                         let mut of = of_target(row);
                         of.push(("fault", word(&fault["fault"])));
-                        put(of, FoundValue::Word(word(&fault["verdict"])));
+                        let verdict = word(&fault["verdict"]);
+                        // Something worse may lie in what nobody watched.
+                        let hole = row["unwatched_max_s"].as_f64();
+                        if hole.is_some_and(|hole| hole > 0.0) && rank(&verdict).is_some() {
+                            unknown.push(Found {
+                                of: of.clone(),
+                                value: FoundValue::Word(UNMEASURED.to_owned()),
+                                note: NOT_WATCHED,
+                            });
+                        }
+                        put(of, FoundValue::Word(verdict));
                     }
                 }
             }

@@ -218,9 +218,29 @@ mod tests {
         check("windows.lower > 4s", &[]);
         check("faults.upper > 10s", &["q new in fault 1: without bound"]);
         check("verdict >= down", &["q new in fault 1: unmeasured"]);
+        // Of p all was watched; a hole there, and its verdict may be worse than it says.
+        check("verdict >= down where target = p", &[]);
         // For those who want it bad: nobody looked, so it is not known to be.
         check("verdict < disrupted", &[]);
         check("unwatched > 1s", &["q new: 5.000 s"]);
+    }
+
+    #[test]
+    fn a_verdict_beside_a_hole_may_be_worse_than_it_says() {
+        let mut summary = summary();
+        let fails = |summary: &Value| {
+            let gate: Gate = "verdict >= down".parse().expect("a gate");
+            judge(summary, &[gate]).remove(0).failure
+        };
+        assert_eq!(fails(&summary), None);
+        summary["targets"][0]["unwatched_max_s"] = json!(3.06);
+        let why = fails(&summary).expect("not passed");
+        let said = "p reused in fault 1: unmeasured at worst: a part was not watched";
+        assert!(why.contains(said), "{why}");
+        // Not exposed is no verdict on what the proxy did.
+        summary["targets"][0]["unwatched_max_s"] = json!(0.0);
+        summary["targets"][1]["unwatched_max_s"] = json!(3.06);
+        assert_eq!(fails(&summary), None);
     }
 
     #[test]

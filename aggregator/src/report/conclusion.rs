@@ -125,18 +125,16 @@ fn without_fault(rows: &[&Row], unknown: Option<&str>) -> String {
     }
     let share = (due > no_data).then(|| in_time as f64 / (due - no_data) as f64);
     let max = rows.iter().map(|r| r.max_gap).reduce(MaxGap::max);
-    let of = if no_data == 0 {
-        "of the due slots".to_owned()
+    let (of, known) = if no_data == 0 {
+        ("of the due slots", String::new())
     } else {
-        let known = (due - no_data) as f64 / due as f64;
-        format!(
-            "of the slots with data ({} % of those due)",
-            percent(Some(known))
-        )
+        let known = percent(Some((due - no_data) as f64 / due as f64));
+        let known = format!(" ({known} % of the due slots hold data)");
+        ("of the slots with data", known)
     };
     let unwatched = rows.iter().map(|r| r.unwatched_max_ns()).max().unwrap_or(0);
     format!(
-        "{}; {} % {of} were answered in time, the longest time without an answer was {}{}.",
+        "{}; {} % {of} were answered in time{known}, the longest time without an answer was {}{}.",
         unknown.unwrap_or("no fault was done"),
         percent(share),
         gap(max.unwrap_or_default()),
@@ -238,8 +236,16 @@ fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) ->
 }
 
 fn unhurt(all: &[(&Row, &FaultRow)], verdict: Option<Verdict>, deadline: &str) -> String {
-    if all.iter().all(|(_, f)| f.without_effect) || verdict == Some(Verdict::Unmeasured) {
+    if all.iter().all(|(_, f)| f.without_effect) {
         return "it had no effect that was seen".to_owned();
+    }
+    if verdict == Some(Verdict::Unmeasured) {
+        let watched = |f: &FaultRow| f.watched_until_ns.saturating_sub(f.asked.latest_ns);
+        let watched = all.iter().map(|(_, f)| watched(f)).max().unwrap_or(0);
+        return format!(
+            "in the {} that were watched after it nothing bad was seen, which says nothing",
+            seconds(watched.max(0))
+        );
     }
     let untested = all.iter().any(|(_, f)| f.judgement.state_not_tested);
     let canary = all
