@@ -280,7 +280,7 @@ fn unhurt(all: &[(&Row, &FaultRow)], verdict: Option<Verdict>, deadline: &str) -
     } else {
         format!("{}; ", moved.join(", "))
     };
-    format!("{moved}every one was answered within {deadline} all the time{state}")
+    format!("{moved}each of their probes was answered within {deadline}{state}")
 }
 
 /// "all were hurt (dropped 6, failed 2)"
