@@ -501,6 +501,30 @@ fn a_fault_that_exposed_nobody_ends_with_4() {
     assert!(text.contains("not exposed"), "{text}");
 }
 
+/// A backend that ends in an orderly way goes on answering for a moment.
+#[test]
+fn a_fault_that_was_hardly_watched_is_not_said_to_have_had_no_effect() {
+    for (asked_ms, says) in [
+        (3_500, "that were watched after it nothing bad was seen"),
+        (995, "it had no effect that was seen"),
+    ] {
+        let mut lab = Lab::new(standard("proxy"), 4 * S);
+        lab.begin();
+        lab.probe(|blank, _| blank.clone());
+        lab.end();
+        lab.fault("stop", FaultScope::Backend, asked_ms * MS, Some("a:3306"));
+        lab.close();
+        let (reported, json) = lab.report();
+        let fault = &row(&json, "reused", "bare")["faults"][0];
+        assert_eq!(fault["verdict"], "unmeasured");
+        let went_on = caveats(&json).contains(&"no_effect");
+        assert_eq!(went_on, asked_ms < 1_000, "{json:#}");
+        let said = json["conclusions"].to_string();
+        assert!(said.contains(says), "{said}");
+        assert_eq!(reported.exit, Exit::DataLost);
+    }
+}
+
 #[test]
 fn a_fault_after_the_last_probe_is_unmeasured() {
     let mut lab = Lab::new(standard("proxy"), 4 * S);
