@@ -20,6 +20,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -128,8 +129,15 @@ fn began(pid: i32) -> Option<u64> {
 
 /// The marker in a process's environment.
 fn marked(pid: i32) -> Option<Owner> {
-    let bytes = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    bytes.split(|byte| *byte == 0).find_map(|variable| {
+    marker_in(&environment(pid)?)
+}
+
+fn environment(pid: i32) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/environ")).ok()
+}
+
+fn marker_in(environment: &[u8]) -> Option<Owner> {
+    environment.split(|byte| *byte == 0).find_map(|variable| {
         let value = variable
             .strip_prefix(MARKER.as_bytes())?
             .strip_prefix(b"=")?;
@@ -137,20 +145,43 @@ fn marked(pid: i32) -> Option<Owner> {
     })
 }
 
+/// Whether a process with an empty environment may be about to have one: the kernel
+/// shows none while a program is being loaded, and its parent goes on before that is
+/// over. Threads of the kernel, which have none for good, execute no file.
+fn may_be_loading(pid: i32) -> bool {
+    began(pid).is_some() && fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+}
+
+/// How often, a millisecond apart, a process without an environment is looked at
+/// again.
+const LOOKS_AGAIN: u32 = 20;
+
 /// Processes of labs on this host, by lab; those that this user may look at.
 pub fn processes() -> BTreeMap<Owner, Vec<i32>> {
     let mut found: BTreeMap<Owner, Vec<i32>> = BTreeMap::new();
     let this = i32::try_from(std::process::id()).unwrap_or(0);
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()) else {
-            continue;
-        };
-        if pid != this
-            && began(pid).is_some()
-            && let Some(owner) = marked(pid)
-        {
-            found.entry(owner).or_default().push(pid);
+    let mut unclear: Vec<i32> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| *pid != this && began(*pid).is_some())
+        .collect();
+    for look in 0..=LOOKS_AGAIN {
+        unclear.retain(|pid| match environment(*pid) {
+            Some(environment) if environment.is_empty() => may_be_loading(*pid),
+            Some(environment) => {
+                if let Some(owner) = marker_in(&environment) {
+                    found.entry(owner).or_default().push(*pid);
+                }
+                false
+            }
+            None => false,
+        });
+        if unclear.is_empty() || look == LOOKS_AGAIN {
+            break;
         }
+        std::thread::sleep(Duration::from_millis(1));
     }
     found
 }
@@ -285,6 +316,26 @@ mod tests {
         assert_eq!(kill_processes(&mine), 0);
         b.kill().expect("killed");
         b.wait().expect("waited for");
+    }
+
+    #[test]
+    fn a_process_that_has_just_been_started_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let owner = Owner::this(&folder.path().join("gapscope-lab-new"));
+        for _ in 0..50 {
+            let mut child = Command::new("sleep")
+                .arg("60")
+                .env(MARKER, owner.to_string())
+                .stdin(Stdio::null())
+                .spawn()
+                .expect("started");
+            let killed = kill_processes(&owner);
+            if killed != 1 {
+                child.kill().expect("killed");
+            }
+            child.wait().expect("waited for");
+            assert_eq!(killed, 1);
+        }
     }
 
     #[test]
