@@ -212,6 +212,17 @@ fn words(slabs: &[Slab], places: &[Place], name: &str) -> Result<Box<dyn Array>,
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use gapscope_proto::ids::{Incarnation, RunId};
+    use gapscope_proto::sample::{Canary, Cause, Outcome, Phase, Sample, Style};
+    use gapscope_proto::time::Timestamp;
+    use polars::prelude::*;
+
+    use super::super::buffer::Buffer;
+    use super::super::disk::Disk;
+    use super::super::merge::OF_LIVE;
+    use super::super::reader::read_parquet;
     use super::*;
 
     #[test]
@@ -219,5 +230,136 @@ mod tests {
         let schema = samples_schema();
         let names: Vec<&str> = schema.iter_names().map(|name| name.as_str()).collect();
         assert_eq!(names, COLUMNS);
+    }
+
+    fn sample(slot: u64) -> Sample {
+        let text = |least: u64, word: &str| {
+            let is_there = slot % 7 >= least;
+            is_there.then(|| Arc::from(format!("{word} {}", slot / 11 % 3)))
+        };
+        let odd = |value: u64| (slot % 3 != 1).then_some(value);
+        Sample {
+            target: Arc::new(format!("target-{}", slot % 5 / 2).parse().expect("a name")),
+            style: if slot.is_multiple_of(2) {
+                Style::New
+            } else {
+                Style::Reused
+            },
+            client: (slot % 13) as u16,
+            slot,
+            scheduled: Timestamp::from_ns(slot.cast_signed() * 10),
+            started: Timestamp::from_ns(slot.cast_signed() * 10 + 3),
+            finished: Timestamp::from_ns(slot.cast_signed() * 10 + 7),
+            resolve_ns: odd(slot),
+            connect_ns: odd(slot + 1),
+            query_ns: odd(u64::MAX - 1 - slot),
+            phase: Phase::Query,
+            outcome: if slot.is_multiple_of(4) {
+                Outcome::Ok
+            } else {
+                Outcome::ConnectionLost
+            },
+            cause: (slot % 4 == 1).then_some(Cause::Refused),
+            error_code: odd(slot % 3_000).map(|code| code as u16),
+            sqlstate: text(5, "S"),
+            error: text(4, "an error that is longer than a view holds by itself"),
+            may_have_executed: slot % 5 == 2,
+            connection: odd(slot).map(|of| of as u32),
+            connection_id: odd(slot << 40),
+            handshake_id: odd(slot).map(|of| of as u32),
+            backend: text(1, "backend"),
+            peer: text(2, "peer"),
+            server_version: text(6, "version"),
+            canary: (slot % 9 == 4).then_some(Canary::UserVariable),
+        }
+    }
+
+    /// The rows of two parts, whatever they are made into, are the same rows to polars,
+    /// and stand as they should.
+    #[test]
+    fn rows_stay_what_they_are_in_another_order() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (disk, run) = (Disk::default(), RunId::generate());
+        let footer = Footer::new(run, Vec::new(), Vec::new());
+        let mut parts = Vec::new();
+        for (name, agent, slots) in [("1", "east", 0..700_u64), ("2", "west", 300..900)] {
+            let path = folder.path().join(name);
+            let mut buffer = Buffer::default();
+            let agent = agent.parse().expect("a name");
+            let rows = slots.end - slots.start;
+            buffer.append_samples(&agent, Incarnation::generate(), 0, slots.map(sample));
+            let columns = buffer.columns(run).expect("columns");
+            disk.write_sealed(&path, |out| {
+                let pages = Pages::new(out, &samples_schema(), OF_LIVE.into(), &footer);
+                let mut pages = pages.expect("begun");
+                pages.write(&columns).expect("written");
+                pages.finish().map_err(StoreError::parquet("write", &path))
+            })
+            .expect("written");
+            let footer = footer.clone();
+            parts.push(Part { path, footer, rows });
+        }
+        let key = [samples::AGENT_ID, samples::TARGET, samples::STYLE];
+        let read = |paths: &[&std::path::Path]| {
+            let frames = paths.iter().map(|path| {
+                let frame = read_parquet(path).expect("polars reads it");
+                assert_eq!(frame.schema(), &samples_schema());
+                frame.lazy()
+            });
+            concat(frames.collect::<Vec<_>>(), UnionArgs::default()).expect("together")
+        };
+        let sorted = |rows: LazyFrame| {
+            let by = [
+                col(samples::AGENT_ID).cast(DataType::String),
+                col(samples::SEQ),
+            ];
+            let sorted = rows.sort_by_exprs(by, SortMultipleOptions::default());
+            sorted.collect().expect("sorted")
+        };
+        let paths: Vec<&std::path::Path> = parts.iter().map(|part| part.path.as_path()).collect();
+        let before = sorted(read(&paths));
+        assert_eq!(before.height(), 1_300);
+        for in_order in [false, true] {
+            let path = folder.path().join("whole");
+            disk.write_sealed(&path, |out| {
+                write(out, &path, OF_LIVE.into(), &footer, parts.iter(), in_order)
+            })
+            .expect("written");
+            super::super::footer::read_sound(&path).expect("sealed");
+            let whole = read(&[&path]);
+            assert!(sorted(whole.clone()).equals_missing(&before), "{in_order}");
+            let keys = whole.select(key.map(col)).collect().expect("there");
+            let words: Vec<Vec<String>> = keys
+                .columns()
+                .iter()
+                .map(|column| {
+                    let texts = column.cast(&DataType::String).expect("words");
+                    let texts = texts.str().expect("words");
+                    texts.iter().flatten().map(str::to_owned).collect()
+                })
+                .collect();
+            let rows: Vec<[&String; 3]> = (0..keys.height())
+                .map(|row| [&words[0][row], &words[1][row], &words[2][row]])
+                .collect();
+            let blocks = rows.chunk_by(|a, b| a == b).count();
+            let distinct: std::collections::HashSet<_> = rows.iter().collect();
+            assert_eq!(blocks == distinct.len(), in_order, "{blocks} blocks");
+        }
+        // A value of each kind, by what went in.
+        let of = before.column(samples::QUERY_NS).expect("there");
+        let query: Vec<Option<u64>> = of.u64().expect("numbers").iter().collect();
+        let slots = (0..700).chain(300..900);
+        let expect: Vec<Option<u64>> = slots.map(|slot| sample(slot).query_ns).collect();
+        assert_eq!(query, expect);
+        let texts = before.column(samples::ERROR).expect("there");
+        let texts = texts.cast(&DataType::String).expect("words");
+        let slots = (0..700).chain(300..900);
+        let expect = slots.map(|slot| sample(slot).error.map(|text| text.to_string()));
+        let found = texts
+            .str()
+            .expect("words")
+            .iter()
+            .map(|t| t.map(str::to_owned));
+        assert!(found.eq(expect));
     }
 }
