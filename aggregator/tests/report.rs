@@ -3,6 +3,7 @@
 
 use gapscope_aggregator::commands::report::{as_full_text, as_text};
 use gapscope_aggregator::exit::Exit;
+use gapscope_aggregator::gate::judge::judge;
 use gapscope_aggregator::store::RunFolder;
 use gapscope_aggregator::store::loss::LossRecord;
 use gapscope_aggregator::store::manifest::RunState;
@@ -850,4 +851,49 @@ fn what_was_planned_and_is_not_there_is_not_called_nothing() {
         "{said}"
     );
     assert!(!said.contains("no fault was done"), "{said}");
+}
+
+/// What is said of gates that are held against a summary.
+fn gate(json: &Value, condition: &str) -> Option<String> {
+    let gate = condition.parse().expect("a gate");
+    judge(json, &[gate]).remove(0).failure
+}
+
+/// One client, one probe a second, and half a second between two of them in which
+/// nothing was there: nobody can know. So nobody says that there was nothing.
+#[test]
+fn an_outage_that_nobody_can_have_seen_is_not_said_not_to_have_been() {
+    let groups = vec![group("proxy", Style::New, ClientKind::Bare, 0, 1, S)];
+    let mut lab = Lab::new(groups, 6 * S);
+    lab.begin();
+    let is_out = |at: i64| (2_200 * MS..2_700 * MS).contains(&at);
+    lab.probe(|blank, due| {
+        assert!(!is_out(due), "no probe meets it");
+        blank.clone()
+    });
+    lab.end();
+    lab.fault("stop", FaultScope::Failback, 2_100 * MS, None);
+    lab.close();
+    let (_, json) = lab.report();
+    let new = row(&json, "new", "bare");
+    assert_eq!(new["windows"].as_array().map(Vec::len), Some(0));
+    let most = new["unseen_max_s"].as_f64().expect("a number");
+    assert!((1.0..1.1).contains(&most), "{most}");
+    for condition in [
+        "windows.upper > 300ms",
+        "faults.upper > 300ms",
+        "gap > 300ms",
+        "faults.gap > 300ms",
+        "verdict >= stalled",
+    ] {
+        assert!(gate(&json, condition).is_some(), "{condition} is not met");
+    }
+    for condition in ["windows.upper > 2s", "faults.upper > 2s", "gap > 2s"] {
+        assert_eq!(gate(&json, condition), None, "{condition}");
+    }
+    let said = json["conclusions"][0].as_str().expect("a sentence");
+    assert!(
+        said.contains("one each 1 s, was answered within 250 ms; an outage of up to 1.002 s can"),
+        "{said}"
+    );
 }

@@ -2,7 +2,7 @@
 //!
 //! [`load`] reads the histories of clients; all else is pure. [`series`] says
 //! what a probe and a slot are worth, [`stretch`] what a run of bad ones proves,
-//! [`merge`] what several clients prove together, [`fault`] what one client went
+//! [`merge`] what several clients prove together, [`unseen`] what nobody can have seen, [`fault`] what one client went
 //! through in a fault, [`fate`] and [`verdict`] what that is called, [`latency`]
 //! and [`changes`] the rest; [`row`] puts it together for one target, style and
 //! kind, [`across`] for several agents on one timeline ([`timeline`]), [`run`] for
@@ -31,6 +31,7 @@ pub mod series;
 pub mod still;
 pub mod stretch;
 pub mod timeline;
+pub mod unseen;
 pub mod verdict;
 
 #[cfg(test)]

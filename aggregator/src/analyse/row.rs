@@ -20,6 +20,7 @@ use super::latency::{Quantiles, Values};
 use super::merge::{self, Merged};
 use super::series::{ClientSeries, Slot, SlotCounts, Worth};
 use super::stretch::{Blind, MaxGap, Stretch, stretches};
+use super::unseen::longest_unseen_ns;
 use super::verdict::{Judged, Judgement, Verdict, judge};
 
 /// What the analysis of a row needs beside the clients. Times are those of the
@@ -140,6 +141,9 @@ pub struct FaultRow {
     pub own_timeout_ns: i64,
     /// That window's bounds, if there is one.
     pub outage: Option<(i64, Option<i64>)>,
+    /// The longest outage of such a client that can have passed unseen, see
+    /// [`super::unseen`].
+    pub unseen_ns: i64,
     /// Begin of the first bad probe, and when it was known to be bad.
     pub first_bad: Option<(i64, i64)>,
     /// First answer from another backend to a client that was held.
@@ -210,6 +214,9 @@ pub struct Row {
     pub max_gap: MaxGap,
     /// Of each client: times of which nothing is known, an outage included.
     pub holes: Vec<Vec<(i64, i64)>>,
+    /// The longest outage of a client that can have passed unseen, see
+    /// [`super::unseen`].
+    pub unseen_ns: i64,
     /// Outages of each client, of any, and of all.
     pub windows: Vec<Window>,
     /// Client-time lost: at least, at most.
@@ -312,6 +319,7 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
     let max_gap = of_faults.fold(max_gap, MaxGap::max);
     let effects = effects(&faults, context, first.interval_ns);
     let client_time_lost = merge::client_time(&found, &unknown);
+    let unseen_ns = longest_unseen(clients.iter(), deadline, (i64::MIN, i64::MAX));
     let mut tally = Tally::default();
     for client in clients {
         tally.take(client, context, &effects);
@@ -332,6 +340,7 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         healthy_backends_a_client: tally.healthy_backends_a_client,
         max_gap,
         holes: unknown,
+        unseen_ns,
         windows,
         client_time_lost,
         errors: tally.errors,
@@ -339,6 +348,17 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         faults,
         pool: tally.pool,
     })
+}
+
+fn longest_unseen<'a>(
+    clients: impl Iterator<Item = &'a ClientSeries>,
+    deadline_ns: i64,
+    within: (i64, i64),
+) -> i64 {
+    clients
+        .map(|client| longest_unseen_ns(client, deadline_ns, within))
+        .max()
+        .unwrap_or(0)
 }
 
 fn windows(
@@ -478,6 +498,13 @@ fn fault_row(
     if went_on {
         judgement.verdict = Verdict::Unmeasured;
     }
+    let unseen_ns = longest_unseen(
+        clients
+            .iter()
+            .filter(|client| at_stake.iter().any(|(n, _)| *n == client.key.client)),
+        deadline_ns,
+        (fault.asked.earliest_ns, fault.until_ns),
+    );
     let hurt: Vec<&Seen> = at_stake
         .iter()
         .map(|(_, s)| s)
@@ -492,6 +519,7 @@ fn fault_row(
         gap,
         own_timeout_ns,
         outage: worst_window.map(|w| (w.lower_ns, w.upper_ns)),
+        unseen_ns,
         first_bad: hurt.iter().filter_map(|s| s.first_bad).min_by_key(|b| b.1),
         first_from_survivor: seen.iter().filter_map(|(_, s)| s.first_from_survivor).min(),
         all_back: if hurt.iter().all(|s| s.back_at.is_some()) {

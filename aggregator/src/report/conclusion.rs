@@ -5,9 +5,10 @@
 use gapscope_proto::fault::{Fault, FaultScope};
 use gapscope_proto::ids::TargetName;
 
-use super::figures::{gap, interval, percent, seconds};
+use super::figures::{gap, interval, percent, seconds, short};
 use super::headline::{other_timeouts, worst};
-use super::kinds::short_client_words;
+use super::kinds::{measuring, short_client_words};
+use super::tables::deadline_ns;
 use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::repeat;
 use crate::analyse::row::{FaultRow, Row};
@@ -24,7 +25,7 @@ pub(super) fn conclusion(analysis: &Analysis, target: &TargetName, deadline: &st
         .filter(|row| &row.target == target)
         .collect();
     let said = match worst(&rows) {
-        None => without_fault(&rows, analysis.faults_unknown()),
+        None => without_fault(&rows, analysis.faults_unknown(), deadline_ns(analysis)),
         Some((_, judged)) => {
             let id = judged.fault;
             let fault = analysis.faults.iter().find(|f| f.id == id);
@@ -34,7 +35,7 @@ pub(super) fn conclusion(analysis: &Analysis, target: &TargetName, deadline: &st
                 .filter(|(_, f)| f.fault == id)
                 .collect();
             let of_several = rows.iter().map(|r| r.faults.len()).max().unwrap_or(0) > 1;
-            let mut said = in_fault(&all, fault, deadline);
+            let mut said = in_fault(&all, fault, (deadline, deadline_ns(analysis)));
             if of_several {
                 said = format!("in fault {id}, the worst for it, {said}");
             }
@@ -113,7 +114,7 @@ pub(super) fn closing(analysis: &Analysis) -> Option<String> {
         })
 }
 
-fn without_fault(rows: &[&Row], unknown: Option<&str>) -> String {
+fn without_fault(rows: &[&Row], unknown: Option<&str>, deadline_ns: i64) -> String {
     let due: u64 = rows.iter().map(|r| r.slots.all.due).sum();
     let no_data: u64 = rows.iter().map(|r| r.slots.all.no_data()).sum();
     let in_time: u64 = rows.iter().map(|r| r.slots.all.in_time()).sum();
@@ -133,8 +134,10 @@ fn without_fault(rows: &[&Row], unknown: Option<&str>) -> String {
         ("of the slots with data", known)
     };
     let unwatched = rows.iter().map(|r| r.unwatched_max_ns()).max().unwrap_or(0);
+    let unseen = unseen(rows, deadline_ns).map_or(String::new(), |unseen| format!("; {unseen}"));
     format!(
-        "{}; {} % {of} were answered in time{known}, the longest time without an answer was {}{}.",
+        "{}; {} % {of} were answered in time{known}, the longest time without an answer was \
+         {}{}{unseen}.",
         unknown.unwrap_or("no fault was done"),
         percent(share),
         gap(max.unwrap_or_default()),
@@ -170,7 +173,7 @@ fn was(n: u64) -> &'static str {
     if n == 1 || n == 0 { "was" } else { "were" }
 }
 
-fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) -> String {
+fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: (&str, i64)) -> String {
     let count = |exposure: Exposure| -> u64 {
         all.iter().map(|(_, f)| f.judgement.exposed(exposure)).sum()
     };
@@ -235,7 +238,11 @@ fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) ->
     format!("{}.", parts.join("; "))
 }
 
-fn unhurt(all: &[(&Row, &FaultRow)], verdict: Option<Verdict>, deadline: &str) -> String {
+fn unhurt(
+    all: &[(&Row, &FaultRow)],
+    verdict: Option<Verdict>,
+    (deadline, deadline_ns): (&str, i64),
+) -> String {
     if all.iter().all(|(_, f)| f.without_effect) {
         return "it had no effect that was seen".to_owned();
     }
@@ -280,7 +287,43 @@ fn unhurt(all: &[(&Row, &FaultRow)], verdict: Option<Verdict>, deadline: &str) -
     } else {
         format!("{}; ", moved.join(", "))
     };
-    format!("{moved}each of their probes was answered within {deadline}{state}")
+    let rows: Vec<&Row> = all.iter().map(|(row, _)| *row).collect();
+    format!(
+        "{moved}each of their probes, {}, was answered within {deadline}{}{state}",
+        how_often(&rows),
+        unseen(&rows, deadline_ns).map_or(String::new(), |unseen| format!("; {unseen}"))
+    )
+}
+
+/// "one each 10 ms to 200 ms": what lies between two probes of a client.
+fn how_often(rows: &[&Row]) -> String {
+    let rows = measuring(rows);
+    let intervals = || rows.iter().map(|row| row.interval_ns);
+    match (intervals().min(), intervals().max()) {
+        (Some(least), Some(most)) if least < most => {
+            format!("one each {} to {}", short(least), short(most))
+        }
+        (_, most) => format!("one each {}", short(most.unwrap_or(0))),
+    }
+}
+
+/// What clients that ask less often than the deadline is long cannot have seen.
+fn unseen(rows: &[&Row], deadline_ns: i64) -> Option<String> {
+    let rows = measuring(rows);
+    let seldom = rows.iter().filter(|row| row.interval_ns > deadline_ns);
+    let (most, who) = seldom
+        .map(|row| (row.unseen_ns, short_client_words(row)))
+        .max()?;
+    let all = rows.iter().all(|row| row.interval_ns > deadline_ns);
+    let of = if all {
+        String::new()
+    } else {
+        format!(" of {who} clients")
+    };
+    Some(format!(
+        "an outage{of} of up to {} can have passed between two probes unseen",
+        seconds(most)
+    ))
 }
 
 /// "all were hurt (dropped 6, failed 2)"
