@@ -853,6 +853,41 @@ fn what_was_planned_and_is_not_there_is_not_called_nothing() {
     assert!(!said.contains("no fault was done"), "{said}");
 }
 
+/// What a proxy says of its backends is a note: it uses up no fault's number, however
+/// early it comes.
+#[test]
+fn notes_use_up_no_number_of_a_fault() {
+    let mut lab = Lab::new(standard("proxy"), 4 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    lab.end();
+    let note = "proxy holds db-a for DOWN";
+    lab.note("proxy_view", "proxy", 500 * MS, note);
+    lab.note("reset", "", 600 * MS, "as new");
+    lab.fault("stop", FaultScope::Backend, 1_000 * MS, Some("a:3306"));
+    lab.note("proxy_view", "proxy", 1_500 * MS, note);
+    lab.fault("kill", FaultScope::Backend, 2_000 * MS, Some("a:3306"));
+    lab.close();
+    let (reported, json) = lab.report();
+    let faults = json["faults"].as_array().expect("faults");
+    let steps = |is_note: bool| -> Vec<(u64, &str)> {
+        faults
+            .iter()
+            .filter(|f| f["is_note"] == is_note)
+            .filter_map(|f| Some((f["id"].as_u64()?, f["step"].as_str()?)))
+            .collect()
+    };
+    assert_eq!(steps(false), [(1, "stop"), (2, "kill")]);
+    assert_eq!(steps(true).len(), 3);
+    let nothing = "nothing was tested";
+    let met = gate(&json, "faults.gap > 100h where fault = 1");
+    assert!(!met.is_some_and(|why| why.contains(nothing)));
+    let text = as_full_text(&reported.analysis, Some(120));
+    let line = text.lines().find(|line| line.contains(note));
+    assert!(line.is_some_and(|line| line.contains("0.500 s")), "{text}");
+    assert!(!text.contains("fault 3"), "{text}");
+}
+
 /// What is said of gates that are held against a summary.
 fn gate(json: &Value, condition: &str) -> Option<String> {
     let gate = condition.parse().expect("a gate");

@@ -40,7 +40,9 @@
 //!                last_new_connection_to_subject}, each {earliest, latest} or null
 //!   pool         of a pool's clients: dead_at_ping, failed_after_ping {cause: n}
 //!   errors[]     outcome, cause, code, count, first_s, last_s
-//! faults[]       id, step, subject, identity, scope, judged, detail, asked_utc
+//! faults[]       id, step, subject, identity, scope, is_note (of the lab's own: nothing is
+//!                measured from it, and its id is none of a fault), judged, detail,
+//!                asked_utc
 //! state          "running", "closed", "interrupted" (found unfinished by an
 //!                aggregator), "abandoned" (its aggregator is gone, no other has it)
 //! conservation   due, sampled, stored, lost_min, lost_max, in_spools,
@@ -134,6 +136,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
             "subject": fault.subject,
             "identity": fault.identity,
             "scope": fault.scope.as_str(),
+            "is_note": fault.is_note(),
             "judged": analysis.judged.contains(&fault.id),
             "detail": fault.detail,
             "asked_utc": analysis.asked_utc(fault),
