@@ -888,6 +888,61 @@ fn notes_use_up_no_number_of_a_fault() {
     assert!(!text.contains("fault 3"), "{text}");
 }
 
+/// A mark that comes when all is over: its fault had no effect, and the reader is told
+/// what was just before it.
+#[test]
+fn a_mark_that_comes_late_is_told_of_the_outage_before_it() {
+    let said = |moved: bool, slow: bool, scope: FaultScope| {
+        let mut lab = Lab::new(standard("proxy"), 8 * S);
+        lab.begin();
+        lab.probe(|blank, due| match due {
+            d if (1_000 * MS..2_500 * MS).contains(&d) && !slow => refused(blank),
+            d if d == 1_000 * MS && slow => Sample {
+                finished: Timestamp::from_ns(blank.started.ns() + 200 * MS),
+                ..blank.clone()
+            },
+            d if moved && d >= 2_500 * MS => from_b(blank, 2),
+            _ => blank.clone(),
+        });
+        lab.end();
+        lab.fault("stop", scope, 3_000 * MS, Some("a:3306"));
+        lab.close();
+        let (_, json) = lab.report();
+        json["conclusions"][0]
+            .as_str()
+            .expect("a sentence")
+            .to_owned()
+    };
+    let late = "began 1.993 s before it, outside every fault (was the mark late?).";
+    let stayed = said(false, false, FaultScope::Mark);
+    assert!(
+        stayed.contains("no effect that was seen; an outage of 1.489..1.512 s (by its reused"),
+        "{stayed}"
+    );
+    assert!(stayed.contains(late), "{stayed}");
+    let moved = said(true, false, FaultScope::Mark);
+    assert!(
+        moved.contains("nothing was tested; an outage of 1.489..1.512 s (by its reused"),
+        "{moved}"
+    );
+    assert!(moved.contains(late), "{moved}");
+    let slow = said(false, true, FaultScope::Mark);
+    assert!(
+        slow.contains("a time of 0.208 s without an answer"),
+        "{slow}"
+    );
+    assert!(
+        slow.contains("before it, outside every fault (was the mark late?)."),
+        "{slow}"
+    );
+    // The lab is never late with what it does itself.
+    let own = said(false, false, FaultScope::Backend);
+    assert!(
+        own.contains("began 1.993 s before it, outside every fault."),
+        "{own}"
+    );
+}
+
 /// What is said of gates that are held against a summary.
 fn gate(json: &Value, condition: &str) -> Option<String> {
     let gate = condition.parse().expect("a gate");

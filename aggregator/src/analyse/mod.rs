@@ -2,7 +2,8 @@
 //!
 //! [`load`] reads the histories of clients; all else is pure. [`series`] says
 //! what a probe and a slot are worth, [`stretch`] what a run of bad ones proves,
-//! [`merge`] what several clients prove together, [`unseen`] what nobody can have seen, [`fault`] what one client went
+//! [`merge`] what several clients prove together, [`unseen`] what nobody can have seen,
+//! [`before`] what was before a fault, [`fault`] what one client went
 //! through in a fault, [`fate`] and [`verdict`] what that is called, [`latency`]
 //! and [`changes`] the rest; [`row`] puts it together for one target, style and
 //! kind, [`across`] for several agents on one timeline ([`timeline`]), [`run`] for
@@ -11,6 +12,7 @@
 //! ([`ledger`]); [`beside`] what is known that is no probe's.
 
 pub mod across;
+pub mod before;
 pub mod beside;
 pub mod books;
 pub mod caveat;

@@ -12,6 +12,7 @@ use gapscope_proto::ids::{AgentId, TargetName};
 use gapscope_proto::plan::{ClientKind, Timeouts};
 use gapscope_proto::sample::{Cause, Outcome, Phase, Style};
 
+use super::before::{Before, longest_before};
 use super::changes::{Changes, changes};
 use super::fate::Exposure;
 use super::fault::{LocalFault, Seen, exposure_window_ns, look};
@@ -141,6 +142,9 @@ pub struct FaultRow {
     pub own_timeout_ns: i64,
     /// That window's bounds, if there is one.
     pub outage: Option<(i64, Option<i64>)>,
+    /// Of the first fault, where nobody was hurt: the longest time without an answer that
+    /// was over before it.
+    pub before: Option<Before>,
     /// The longest outage of such a client that can have passed unseen, see
     /// [`super::unseen`].
     pub unseen_ns: i64,
@@ -309,11 +313,21 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
     }
     let unknown: Vec<Vec<(i64, i64)>> = clients.iter().map(|c| holes(c, deadline)).collect();
     let windows = windows(clients, &found, &unknown, context);
-    let faults: Vec<FaultRow> = context
+    let mut faults: Vec<FaultRow> = context
         .faults
         .iter()
         .map(|fault| fault_row(clients, &blinds, &windows, fault, deadline))
         .collect();
+    // What was before a later one is another fault's.
+    if let Some(first) = faults.first_mut().filter(|fault| fault.judgement.hurt == 0) {
+        first.before = clients
+            .iter()
+            .zip(&blinds)
+            .filter_map(|(client, blind)| {
+                longest_before(client, deadline, blind, first.asked.earliest_ns)
+            })
+            .max_by_key(Before::ns);
+    }
     // Slots without data may stand in a fault's gap; the whole has none shorter.
     let of_faults = faults.iter().map(|fault| fault.gap);
     let max_gap = of_faults.fold(max_gap, MaxGap::max);
@@ -519,6 +533,7 @@ fn fault_row(
         gap,
         own_timeout_ns,
         outage: worst_window.map(|w| (w.lower_ns, w.upper_ns)),
+        before: None,
         unseen_ns,
         first_bad: hurt.iter().filter_map(|s| s.first_bad).min_by_key(|b| b.1),
         first_from_survivor: seen.iter().filter_map(|(_, s)| s.first_from_survivor).min(),

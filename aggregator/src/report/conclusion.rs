@@ -11,7 +11,7 @@ use super::kinds::{measuring, short_client_words};
 use super::tables::deadline_ns;
 use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::repeat;
-use crate::analyse::row::{FaultRow, Row};
+use crate::analyse::row::{FaultRow, Row, longest_key};
 use crate::analyse::run::Analysis;
 use crate::analyse::stretch::MaxGap;
 use crate::analyse::verdict::Verdict;
@@ -192,14 +192,21 @@ fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: (&str, i
         _ => format!("its {step} was asked for"),
     };
 
+    let before = if hurt == 0 {
+        let is_mark = fault.is_some_and(|f| f.scope == FaultScope::Mark);
+        before(all, is_mark, deadline.1)
+    } else {
+        None
+    };
     if exposed == 0 && hurt == 0 {
+        let before = before.map_or(String::new(), |before| format!("; {before}"));
         return if unmeasured == total {
             format!(
                 "nothing is known: no client had an answer just before {asked}, or none was \
-                 watched after."
+                 watched after{before}."
             )
         } else {
-            format!("no client was on {subject} when {asked}: of that, nothing was tested.")
+            format!("no client was on {subject} when {asked}: of that, nothing was tested{before}.")
         };
     }
     let who = if reaches_all {
@@ -218,6 +225,7 @@ fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: (&str, i
     let mut parts = vec![who];
     if hurt == 0 {
         parts.push(unhurt(all, verdict, deadline));
+        parts.extend(before);
     } else {
         let mut became = what_became(all, hurt, (exposed, total), collateral);
         if let Some(felt) = felt(all) {
@@ -243,8 +251,9 @@ fn unhurt(
     verdict: Option<Verdict>,
     (deadline, deadline_ns): (&str, i64),
 ) -> String {
+    let slowest = slowest(all, deadline_ns).map_or(String::new(), |slowest| format!("; {slowest}"));
     if all.iter().all(|(_, f)| f.without_effect) {
-        return "it had no effect that was seen".to_owned();
+        return format!("it had no effect that was seen{slowest}");
     }
     if verdict == Some(Verdict::Unmeasured) {
         let watched = |f: &FaultRow| f.watched_until_ns.saturating_sub(f.asked.latest_ns);
@@ -289,10 +298,78 @@ fn unhurt(
     };
     let rows: Vec<&Row> = all.iter().map(|(row, _)| *row).collect();
     format!(
-        "{moved}each of their probes, {}, was answered within {deadline}{}{state}",
+        "{moved}each of their probes, {}, was answered within {deadline}{slowest}{}{state}",
         how_often(&rows),
         unseen(&rows, deadline_ns).map_or(String::new(), |unseen| format!("; {unseen}"))
     )
+}
+
+/// Whether a client went without an answer for longer than it asks and is answered when
+/// nothing happens: by some share of the deadline, or it is not worth a word.
+fn stands_out(row: &Row, gap_ns: i64, deadline_ns: i64) -> bool {
+    let healthy = row.latency.healthy.p99.map_or(0, |p99| p99.ns);
+    let ordinary = healthy.saturating_mul(3).max(deadline_ns / 5);
+    gap_ns.saturating_sub(row.interval_ns) > ordinary
+}
+
+/// Nobody was hurt by the deadline, and yet somebody waited.
+fn slowest(all: &[(&Row, &FaultRow)], deadline_ns: i64) -> Option<String> {
+    let (row, fault) = all
+        .iter()
+        .filter(|(row, f)| stands_out(row, f.gap.ns, deadline_ns))
+        .max_by_key(|(_, f)| f.gap.ns)?;
+    Some(format!(
+        "its {} clients went up to {} without an answer",
+        short_client_words(row),
+        gap(fault.gap)
+    ))
+}
+
+/// Nothing happened after the fault, and something before it: a mark may be late.
+fn before(all: &[(&Row, &FaultRow)], is_mark: bool, deadline_ns: i64) -> Option<String> {
+    let (row, asked, before) = all
+        .iter()
+        .filter_map(|(row, f)| Some((*row, f.asked.earliest_ns, f.before?)))
+        .filter(|(row, _, b)| b.is_bad || stands_out(row, b.ns(), deadline_ns))
+        // Of an outage, whoever asks most often knows best.
+        .min_by_key(|(row, _, b)| {
+            let (often, long) = if b.is_bad {
+                (row.interval_ns, 0)
+            } else {
+                (0, b.ns())
+            };
+            (!b.is_bad, often, std::cmp::Reverse(long))
+        })?;
+    let who = short_client_words(row);
+    // The outage that holds this time, with its bounds.
+    let outage = row
+        .client_windows()
+        .filter(|w| {
+            w.first_bad_ns
+                .is_some_and(|at| (before.from_ns..=before.to_ns).contains(&at))
+        })
+        .max_by_key(|w| longest_key(w));
+    let what = match outage {
+        Some(w) => format!(
+            "an outage of {} (by its {who} clients)",
+            interval(w.lower_ns, w.upper_ns)
+        ),
+        None => format!(
+            "a time of {} without an answer (its {who} clients)",
+            seconds(before.ns())
+        ),
+    };
+    Some(format!(
+        "{what} began {} before it, outside every fault{}",
+        seconds(
+            asked.saturating_sub(
+                outage
+                    .and_then(|w| w.first_bad_ns)
+                    .unwrap_or(before.from_ns)
+            )
+        ),
+        if is_mark { " (was the mark late?)" } else { "" }
+    ))
 }
 
 /// "one each 10 ms to 200 ms": what lies between two probes of a client.
