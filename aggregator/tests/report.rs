@@ -229,10 +229,40 @@ fn a_run_resumed_after_a_crash_of_the_agent_counts_each_slot_once() {
     let books = &json["conservation"];
     let numbers = ["due", "stored", "absent", "overslept"].map(|k| books[k].as_u64());
     assert_eq!(numbers, [Some(800), Some(400), Some(400), Some(0)]);
+    let said = json["caveats"].to_string();
+    assert!(
+        said.contains("agent-1 was away from 1.0 s to 3.0 s after its begin, and went on; slots"),
+        "{said}"
+    );
+    assert!(!said.contains("vanished"), "{said}");
     assert_eq!(books["balanced"], true, "{:#}", json["caveats"]);
     let bare = row(&json, "reused", "bare");
     assert_eq!(bare["availability_pct"], 100.0);
     assert!(bare["max_gap_s"].as_f64().expect("known") < 0.02);
+}
+
+/// Whoever wrote it was killed: what was due after that is nowhere, and it is said.
+#[test]
+fn the_books_of_a_run_that_was_left_say_where_they_end() {
+    let mut lab = Lab::new(standard("proxy"), 2 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    // Of what was planned the rest never came.
+    lab.store
+        .edit_manifest(|m| m.plan.duration_ns = 30 * S as u64);
+    lab.store.commit().expect("committed");
+    let (reported, json) = lab.report();
+    assert_eq!(
+        (&json["state"], reported.exit),
+        (&Value::from("abandoned"), Exit::DataLost)
+    );
+    let text = as_text(&reported.analysis, Some(250));
+    let end = "; the books end 2.0";
+    assert!(text.contains(end), "{text}");
+    assert!(
+        text.contains(" s after the begin, of 30 s planned: nothing was recorded after"),
+        "{text}"
+    );
 }
 
 #[test]

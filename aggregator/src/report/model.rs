@@ -4,7 +4,7 @@ use gapscope_proto::fault::{Fault, FaultScope};
 use gapscope_proto::ids::TargetName;
 
 use super::conclusion::{closing, conclusion};
-use super::figures::{after, short};
+use super::figures::{after, seconds, short};
 use super::headline::{Headline, headline};
 use super::sections::{Section, section};
 use super::table::Table;
@@ -280,9 +280,17 @@ fn books(analysis: &Analysis) -> String {
     } else {
         format!("{}..{}", c.lost.0, c.lost.1)
     };
+    let left = analysis.left_after_ns().map_or(String::new(), |left| {
+        let planned = i64::try_from(analysis.manifest.plan.duration_ns).unwrap_or(i64::MAX);
+        format!(
+            "; the books end {} after the begin, of {} planned: nothing was recorded after",
+            seconds(left),
+            short(planned)
+        )
+    });
     format!(
         "{} due = {} sampled + {} waited + {} overslept + {} absent; sampled = {} stored + {lost} \
-         lost + {}{} in spools{}",
+         lost + {}{} in spools{left}{}",
         c.due,
         c.stored + c.lost.0 + c.in_spools,
         c.waited,
