@@ -9,7 +9,7 @@ use super::headline::{Headline, headline};
 use super::sections::{Section, section};
 use super::table::Table;
 use super::tables::{clock_table, deadline_ns, fault_table, latency_table, main_table};
-use super::{across, beside, clock, explain, kinds, ledger, repeat};
+use super::{across, beside, clock, explain, kinds, ledger, made_of, repeat};
 use crate::analyse::row::Row;
 use crate::analyse::run::{Analysis, Caveat, is_note};
 use crate::store::reader::Standing;
@@ -66,14 +66,7 @@ pub fn report(analysis: &Analysis) -> Report {
     ];
     facts.extend(fault_facts(analysis));
     facts.extend(explain::lines(analysis));
-    if !manifest.labels.is_empty() {
-        let labels: Vec<String> = manifest
-            .labels
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
-        facts.push(labels.join(", "));
-    }
+    facts.extend(made_of::lines(&manifest.labels));
     let rows: Vec<&Row> = analysis.rows.iter().map(|(_, row)| row).collect();
     Report {
         title: format!("run {}  {}", manifest.run_id, plan.scenario),
