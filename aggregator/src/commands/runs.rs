@@ -126,8 +126,13 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
 fn or_a_folder(error: anyhow::Error) -> anyhow::Error {
     let said = error.chain().find_map(|cause| cause.downcast_ref::<Hint>());
     let hint = said.map_or(String::new(), |hint| format!("{}; ", hint.0));
+    let what: Vec<String> = error
+        .chain()
+        .filter(|cause| cause.downcast_ref::<Hint>().is_none())
+        .map(ToString::to_string)
+        .collect();
     hinted(
-        format!("{error:#}"),
+        what.join(": "),
         format!("{hint}--data DIR lists the runs in a folder, without an aggregator"),
     )
 }

@@ -54,6 +54,10 @@ pub fn report(analysis: &Analysis) -> Report {
     let state = match (analysis.standing, &manifest.end_reason) {
         (Standing::Closed, Some(why)) => format!("ended: {why}"),
         (Standing::Interrupted, Some(why)) => format!("{word}: {why}"),
+        (Standing::Abandoned, _) => match analysis.left_after_ns() {
+            Some(left) => format!("{word}, nothing was recorded after {}", seconds(left)),
+            None => word.to_owned(),
+        },
         _ => word.to_owned(),
     };
     let mut facts = vec![
