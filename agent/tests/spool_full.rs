@@ -177,6 +177,7 @@ async fn a_full_disk_is_declared_and_survived() {
         inspect(&folder).split("samples: ").skip(1).any(|part| {
             let part = part.split("host: ").next().unwrap_or_default();
             let losses = part.split("lost: seq ").skip(1);
+            let losses = losses.filter(|loss| loss.contains(": disk_full"));
             let mut lasts = losses.filter_map(|loss| loss.split([',', '.']).nth(2));
             lasts.any(|last| last.parse::<u64>().is_ok_and(|last| last > there))
         })

@@ -211,7 +211,7 @@ impl World {
         let mut looked_at = 0;
         let mut folders = vec![self.temp.path().to_owned()];
         while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).expect("readable").flatten() {
+            for entry in std::fs::read_dir(&folder).expect("readable").flatten() {
                 let path = entry.path();
                 let name = path
                     .file_name()
@@ -221,7 +221,15 @@ impl World {
                 if path.is_dir() {
                     folders.push(path);
                 } else if !name.ends_with(".key") && !name.ends_with(".token") {
-                    let bytes = std::fs::read(&path).expect("readable");
+                    let bytes = match std::fs::read(&path) {
+                        // A program that still runs has given it its name, or removed
+                        // it: the folder is looked through again.
+                        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                            folders.push(folder);
+                            break;
+                        }
+                        read => read.expect("readable"),
+                    };
                     no_secret(
                         &String::from_utf8_lossy(&bytes),
                         secrets,

@@ -62,8 +62,24 @@ pub struct Held {
     pub losses: Vec<Loss>,
 }
 
-/// Looks at the spool in `folder`.
+/// How often a spool that is being written to is looked at again before damage in it
+/// is believed.
+const LOOKS_AGAIN: usize = 10;
+
+/// Looks at the spool in `folder`. A frame that is being written may look damaged in
+/// the one read that met it: of a spool in use only what stays so is.
 pub fn look(folder: &Path) -> Result<Look, SpoolError> {
+    let mut seen = look_once(folder)?;
+    for _ in 0..LOOKS_AGAIN {
+        if !seen.is_live || seen.found.counts.corrupt_stretches == 0 {
+            break;
+        }
+        seen = look_once(folder)?;
+    }
+    Ok(seen)
+}
+
+fn look_once(folder: &Path) -> Result<Look, SpoolError> {
     let disk = Disk::inspect(folder)?;
     let wrong = |error| SpoolError::Io {
         path: folder.to_owned(),

@@ -2,20 +2,18 @@
 //! at, which address served whom when, and what names were looked up. None of it
 //! enters a number of a probe.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use gapscope_proto::host::Inspection;
 use gapscope_proto::plan::{ClientGroup, ClientKind};
 use gapscope_proto::sample::{Outcome, Phase, Style};
-use polars::prelude::*;
 
 use super::caveat::Caveat;
-use super::load::{LoadError, words};
+use super::load::{LoadError, Names};
 use super::timeline::Aligned;
 use crate::store::frame::inspections_of;
 use crate::store::manifest::Manifest;
 use crate::store::reader::RunFolder;
-use crate::store::schema::samples;
 
 /// A connection that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,11 +70,16 @@ pub struct Beside {
 /// Which clock a start of an agent goes by.
 type Clocks = HashMap<(String, String), usize>;
 
-/// Reads it. The agents are in the order of the timelines.
+/// Reads the looks, and adds what the samples showed. The agents are in the order of
+/// the timelines.
 ///
 /// # Errors
 /// When a table cannot be read.
-pub fn beside(folder: &RunFolder, agents: &[Aligned]) -> Result<Beside, LoadError> {
+pub fn beside(
+    folder: &RunFolder,
+    agents: &[Aligned],
+    traffic: AllTraffic,
+) -> Result<Beside, LoadError> {
     let clocks: Clocks = agents
         .iter()
         .enumerate()
@@ -98,20 +101,9 @@ pub fn beside(folder: &RunFolder, agents: &[Aligned]) -> Result<Beside, LoadErro
     });
     Ok(Beside {
         looks,
-        served: served(folder, &clocks)?,
-        look_ups: look_ups(folder, &clocks)?,
+        served: in_order(traffic.served),
+        look_ups: traffic.look_ups,
     })
-}
-
-/// Whose row each row of a table is.
-fn starts(table: &DataFrame, clocks: &Clocks) -> Result<Vec<Option<usize>>, LoadError> {
-    let agents = words(table, samples::AGENT_ID, str::to_owned)?;
-    let incarnations = words(table, samples::INCARNATION, str::to_owned)?;
-    Ok(agents
-        .into_iter()
-        .zip(incarnations)
-        .map(|(agent, incarnation)| clocks.get(&(agent?, incarnation?)).copied())
-        .collect())
 }
 
 fn group_of(groups: &[ClientGroup], target: &str, style: Style, client: u16) -> (ClientKind, i64) {
@@ -131,82 +123,134 @@ fn group_of(groups: &[ClientGroup], target: &str, style: Style, client: u16) -> 
         })
 }
 
-fn served(folder: &RunFolder, clocks: &Clocks) -> Result<Vec<Served>, LoadError> {
-    let ok = || col(samples::OUTCOME).eq(lit(Outcome::Ok.as_str()));
-    let at = || col(samples::FINISHED_NS).filter(ok());
-    let table = folder
-        .samples()?
-        .filter(
-            col(samples::PEER)
-                .is_not_null()
-                .and(col(samples::OUTCOME).neq(lit(Outcome::AgentError.as_str()))),
-        )
-        .group_by([
-            col(samples::AGENT_ID),
-            col(samples::INCARNATION),
-            col(samples::TARGET),
-            col(samples::STYLE),
-            col(samples::CLIENT),
-            col(samples::PEER),
-        ])
-        .agg([
-            ok().cast(DataType::UInt64).sum().alias("answers"),
-            ok().not().cast(DataType::UInt64).sum().alias("bad"),
-            at().min().alias("first"),
-            at().max().alias("last"),
-        ])
-        .collect()?;
-    let timelines = starts(&table, clocks)?;
-    let targets = words(&table, samples::TARGET, str::to_owned)?;
-    let styles = words(&table, samples::STYLE, |word| word.parse::<Style>().ok())?;
-    let peers = words(&table, samples::PEER, str::to_owned)?;
-    let clients = table.column(samples::CLIENT)?.u16()?;
-    let answers = table.column("answers")?.u64()?;
-    let bad = table.column("bad")?.u64()?;
-    let first = table.column("first")?.i64()?;
-    let last = table.column("last")?.i64()?;
-    let groups = &folder.manifest().plan.groups;
-    let mut found: Vec<Served> = Vec::new();
-    let mut seen: HashSet<(usize, u16)> = HashSet::new();
-    for i in 0..table.height() {
-        let (Some(timeline), Some(target), Some(Some(style)), Some(address), Some(client)) = (
-            timelines[i],
-            targets[i].clone(),
-            styles[i],
-            peers[i].clone(),
-            clients.get(i),
-        ) else {
-            continue;
-        };
-        let (kind, interval) = group_of(groups, &target, style, client);
-        let who = (style, kind, interval);
-        let place = found.iter().position(|one| {
-            (one.timeline, &one.target, &one.address, one.who) == (timeline, &target, &address, who)
-        });
-        let place = place.unwrap_or_else(|| {
-            found.push(Served {
-                timeline,
-                target,
-                address,
-                who,
-                clients: 0,
-                answers: 0,
-                bad: 0,
-                answered_ns: None,
-            });
-            found.len() - 1
-        });
-        let one = &mut found[place];
-        // A client whose agent was started again is one client still.
-        one.clients += u64::from(seen.insert((place, client)));
-        one.answers += answers.get(i).unwrap_or(0);
-        one.bad += bad.get(i).unwrap_or(0);
-        if let (Some(first), Some(last)) = (first.get(i), last.get(i)) {
-            let (from, to) = one.answered_ns.unwrap_or((first, last));
-            one.answered_ns = Some((from.min(first), to.max(last)));
+/// Which address served whom and what names were looked up, of all that was read.
+#[derive(Debug, Default)]
+pub struct AllTraffic {
+    served: Vec<Served>,
+    look_ups: BTreeMap<(usize, String), LookUps>,
+}
+
+/// The same, of one agent, target and style, while its samples are read.
+#[derive(Debug)]
+pub struct Traffic<'a> {
+    of: &'a mut AllTraffic,
+    timeline: usize,
+    target: &'a str,
+    style: Style,
+    look_ups: LookUps,
+    /// Of each client, by number: at which address, by its name's number.
+    at: Vec<Vec<(u32, Answers)>>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Answers {
+    good: u64,
+    bad: u64,
+    first_last_ns: Option<(i64, i64)>,
+}
+
+fn widened(span: Option<(i64, i64)>, (first, last): (i64, i64)) -> Option<(i64, i64)> {
+    let (from, to) = span.unwrap_or((first, last));
+    Some((from.min(first), to.max(last)))
+}
+
+impl AllTraffic {
+    /// Of one agent's clock, target and style.
+    pub fn of<'a>(&'a mut self, timeline: usize, target: &'a str, style: Style) -> Traffic<'a> {
+        Traffic {
+            of: self,
+            timeline,
+            target,
+            style,
+            look_ups: LookUps::default(),
+            at: Vec::new(),
         }
     }
-    found.sort_by(|a, b| {
+}
+
+impl Traffic<'_> {
+    /// A probe looked the target's name up, and ended in this phase.
+    pub fn looked_up(&mut self, took_ns: u64, ended: Phase) {
+        self.look_ups.count += 1;
+        self.look_ups.failed += u64::from(ended == Phase::Resolve);
+        self.look_ups.took_max_ns = self.look_ups.took_max_ns.max(took_ns);
+    }
+
+    /// A client's probe went to this address.
+    pub fn served(&mut self, client: u16, address: u32, outcome: Option<Outcome>, ended_ns: i64) {
+        let Some(outcome) = outcome.filter(|outcome| *outcome != Outcome::AgentError) else {
+            return;
+        };
+        let client = usize::from(client);
+        if client >= self.at.len() {
+            self.at.resize(client + 1, Vec::new());
+        }
+        let of_client = &mut self.at[client];
+        // Nearly always the last one again.
+        let place = of_client.iter().rposition(|(known, _)| *known == address);
+        let place = place.unwrap_or_else(|| {
+            of_client.push((address, Answers::default()));
+            of_client.len() - 1
+        });
+        let answers = &mut of_client[place].1;
+        if outcome == Outcome::Ok {
+            answers.good += 1;
+            answers.first_last_ns = widened(answers.first_last_ns, (ended_ns, ended_ns));
+        } else {
+            answers.bad += 1;
+        }
+    }
+
+    /// All samples are read.
+    pub fn end(self, groups: &[ClientGroup], names: &Names) {
+        if self.look_ups.count > 0 {
+            let key = (self.timeline, self.target.to_owned());
+            let sum = self.of.look_ups.entry(key).or_default();
+            sum.count += self.look_ups.count;
+            sum.failed += self.look_ups.failed;
+            sum.took_max_ns = sum.took_max_ns.max(self.look_ups.took_max_ns);
+        }
+        for (client, at) in (0u16..).zip(&self.at) {
+            for (address, answers) in at {
+                let (kind, interval) = group_of(groups, self.target, self.style, client);
+                let who = (self.style, kind, interval);
+                let address = names.word(*address);
+                let is_it = |one: &Served| {
+                    (
+                        one.timeline,
+                        one.target.as_str(),
+                        one.address.as_str(),
+                        one.who,
+                    ) == (self.timeline, self.target, address, who)
+                };
+                let served = &mut self.of.served;
+                let place = served.iter().position(is_it).unwrap_or_else(|| {
+                    served.push(Served {
+                        timeline: self.timeline,
+                        target: self.target.to_owned(),
+                        address: address.to_owned(),
+                        who,
+                        clients: 0,
+                        answers: 0,
+                        bad: 0,
+                        answered_ns: None,
+                    });
+                    served.len() - 1
+                });
+                let one = &mut served[place];
+                one.clients += 1;
+                one.answers += answers.good;
+                one.bad += answers.bad;
+                if let Some(span) = answers.first_last_ns {
+                    one.answered_ns = widened(one.answered_ns, span);
+                }
+            }
+        }
+    }
+}
+
+fn in_order(mut served: Vec<Served>) -> Vec<Served> {
+    served.sort_by(|a, b| {
         let key = |one: &Served| {
             (
                 one.target.clone(),
@@ -218,47 +262,7 @@ fn served(folder: &RunFolder, clocks: &Clocks) -> Result<Vec<Served>, LoadError>
         };
         key(a).cmp(&key(b))
     });
-    Ok(found)
-}
-
-fn look_ups(
-    folder: &RunFolder,
-    clocks: &Clocks,
-) -> Result<BTreeMap<(usize, String), LookUps>, LoadError> {
-    let ended_there = col(samples::PHASE).eq(lit(Phase::Resolve.as_str()));
-    let table = folder
-        .samples()?
-        .filter(col(samples::RESOLVE_NS).is_not_null())
-        .group_by([
-            col(samples::AGENT_ID),
-            col(samples::INCARNATION),
-            col(samples::TARGET),
-        ])
-        .agg([
-            col(samples::SEQ)
-                .count()
-                .cast(DataType::UInt64)
-                .alias("count"),
-            ended_there.cast(DataType::UInt64).sum().alias("failed"),
-            col(samples::RESOLVE_NS).max().alias("most"),
-        ])
-        .collect()?;
-    let timelines = starts(&table, clocks)?;
-    let targets = words(&table, samples::TARGET, str::to_owned)?;
-    let count = table.column("count")?.u64()?;
-    let failed = table.column("failed")?.u64()?;
-    let most = table.column("most")?.u64()?;
-    let mut found: BTreeMap<(usize, String), LookUps> = BTreeMap::new();
-    for i in 0..table.height() {
-        let (Some(timeline), Some(target)) = (timelines[i], targets[i].clone()) else {
-            continue;
-        };
-        let one = found.entry((timeline, target)).or_default();
-        one.count += count.get(i).unwrap_or(0);
-        one.failed += failed.get(i).unwrap_or(0);
-        one.took_max_ns = one.took_max_ns.max(most.get(i).unwrap_or(0));
-    }
-    Ok(found)
+    served
 }
 
 /// What has to be said against the run because of it.

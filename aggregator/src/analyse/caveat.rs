@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gapscope_proto::fault::Fault;
 use gapscope_proto::ids::TargetName;
-use gapscope_proto::sample::Cause;
+use gapscope_proto::sample::{Cause, Style};
 
 use super::fate::{Exposure, Fate};
 use super::ledger::{Class, Ledger};
-use super::load::{LeftOut, Names};
+use super::load::Names;
 use super::local::{RESET, is_note};
 use super::row::Row;
 use crate::store::manifest::{Manifest, Schedule};
@@ -48,20 +48,17 @@ impl Caveat {
 /// Clients whose target does not support what they do.
 pub(super) fn left_out_caveats(
     manifest: &Manifest,
-    left_out: &[LeftOut],
+    left_out: &BTreeMap<(TargetName, Style, u16), String>,
     caveats: &mut Vec<Caveat>,
 ) {
-    for (target, style, client, why) in left_out {
-        let Ok(target) = target.parse::<TargetName>() else {
-            continue;
-        };
+    for ((target, style, client), why) in left_out {
         let kind = manifest
             .plan
-            .kind_of(&target, *style, *client)
+            .kind_of(target, *style, *client)
             .map_or(String::new(), |kind| format!(" {kind}"));
         caveats.push(Caveat::target(
             "left_out",
-            &target,
+            target,
             format!("{style}{kind}: not supported there, left out: {why}"),
         ));
     }

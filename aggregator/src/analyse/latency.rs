@@ -86,23 +86,19 @@ impl Values {
         self.unanswered.extend_from_slice(&other.unanswered);
     }
 
-    /// Sorts, and reads off the quantiles.
+    /// Reads off the quantiles.
     pub fn quantiles(mut self) -> Quantiles {
-        sort(&mut self.answered);
-        let lower = self.lower();
-        let count = self.answered.len() + self.unanswered.len();
+        const PERMILLES: [usize; 5] = [500, 900, 990, 999, 1000];
+        let count = self.len();
+        let ranks: Vec<usize> = PERMILLES
+            .iter()
+            .filter_map(|permille| nearest_rank(*permille, count))
+            .collect();
+        let found = self.at_ranks(&ranks);
         let at = |permille: usize| {
             let rank = nearest_rank(permille, count)?;
-            Some(match self.answered.get(rank - 1) {
-                Some(ns) => Value {
-                    ns: *ns,
-                    is_more_than: false,
-                },
-                None => Value {
-                    ns: lower[rank - 1].max(self.answered.last().copied().unwrap_or(0)),
-                    is_more_than: true,
-                },
-            })
+            let place = ranks.iter().position(|known| *known == rank)?;
+            found.get(place).copied()
         };
         let sum: i128 = self.answered.iter().map(|ns| i128::from(*ns)).sum();
         Quantiles {
@@ -116,19 +112,36 @@ impl Values {
             max: at(1000),
         }
     }
-}
 
-impl Values {
-    /// Bounds from below of all values, sorted; none are needed where all are known.
-    fn lower(&self) -> Vec<i64> {
-        if self.unanswered.is_empty() {
-            return Vec::new();
+    /// The values of these ranks, from 1, in order; of an unanswered one a bound from
+    /// below. Changes the order of the values.
+    fn at_ranks(&mut self, ranks: &[usize]) -> Vec<Value> {
+        let answered = self.answered.len();
+        let known: Vec<usize> = ranks.iter().copied().filter(|r| *r <= answered).collect();
+        let largest = self.answered.iter().max().copied().unwrap_or(0);
+        select(&mut self.answered, &known, 0);
+        // Bounds from below of all values: needed where not all are known.
+        let open: Vec<usize> = ranks.iter().copied().filter(|r| *r > answered).collect();
+        let mut lower = Vec::new();
+        if !open.is_empty() {
+            lower.reserve_exact(self.len());
+            lower.extend_from_slice(&self.answered);
+            lower.extend_from_slice(&self.unanswered);
+            select(&mut lower, &open, 0);
         }
-        let mut lower = Vec::with_capacity(self.answered.len() + self.unanswered.len());
-        lower.extend_from_slice(&self.answered);
-        lower.extend_from_slice(&self.unanswered);
-        sort(&mut lower);
-        lower
+        ranks
+            .iter()
+            .map(|rank| match self.answered.get(rank - 1) {
+                Some(ns) => Value {
+                    ns: *ns,
+                    is_more_than: false,
+                },
+                None => Value {
+                    ns: lower[rank - 1].max(largest),
+                    is_more_than: true,
+                },
+            })
+            .collect()
     }
 
     /// How many.
@@ -145,12 +158,8 @@ impl Values {
     /// (and less) what lies beyond: for a curve whose axis counts nines. The last
     /// point is the largest.
     pub fn curve(mut self) -> Vec<(f64, Value)> {
-        sort(&mut self.answered);
-        let lower = self.lower();
-        let count = self.answered.len() + self.unanswered.len();
-        let largest = self.answered.last().copied().unwrap_or(0);
-        let mut found: Vec<(f64, Value)> = Vec::new();
-        let mut last_rank = 0;
+        let count = self.len();
+        let mut ranks: Vec<usize> = Vec::new();
         for step in 0.. {
             // What lies beyond: 1, then an eighth of a decade less each time.
             let beyond = 10f64.powf(-f64::from(step) / 8.0);
@@ -163,64 +172,32 @@ impl Values {
             if count == 0 {
                 break;
             }
-            if rank != last_rank {
-                let value = match self.answered.get(rank - 1) {
-                    Some(ns) => Value {
-                        ns: *ns,
-                        is_more_than: false,
-                    },
-                    None => Value {
-                        ns: lower[rank - 1].max(largest),
-                        is_more_than: true,
-                    },
-                };
-                found.push((rank as f64 / count as f64, value));
-                last_rank = rank;
+            if ranks.last() != Some(&rank) {
+                ranks.push(rank);
             }
             if is_last {
                 break;
             }
         }
-        found
+        let values = self.at_ranks(&ranks);
+        let shares = ranks.iter().map(|rank| *rank as f64 / count as f64);
+        shares.zip(values).collect()
     }
 }
 
-/// Sorts times, of which there can be millions and which mostly lie within some
-/// seconds: digit by digit from the lowest (a radix sort), where that is so.
-fn sort(values: &mut Vec<i64>) {
-    const DIGIT: u32 = 11;
-    const DIGITS: usize = 3;
-    const BUCKETS: usize = 1 << DIGIT;
-    const LEAST: usize = 1 << 14;
-    let is_short = |value: &i64| (0..1 << (DIGIT as usize * DIGITS)).contains(value);
-    if values.len() < LEAST || !values.iter().all(is_short) {
-        values.sort_unstable();
+/// Brings the values of these ranks, in order and counted from one more than `before`,
+/// to their places: by halves of the ranks, each by quickselect (Hoare, *Algorithm 65:
+/// Find*, 1961), so that millions of values are gone through a few times only.
+fn select(values: &mut [i64], ranks: &[usize], before: usize) {
+    let Some(rank) = ranks.get(ranks.len() / 2) else {
         return;
-    }
-    let digit = |value: i64, place: usize| (value >> (DIGIT as usize * place)) as usize % BUCKETS;
-    let mut counts = vec![[0_usize; BUCKETS]; DIGITS];
-    for value in values.iter() {
-        for (place, counts) in counts.iter_mut().enumerate() {
-            counts[digit(*value, place)] += 1;
-        }
-    }
-    let mut sorted = vec![0; values.len()];
-    for (place, counts) in counts.iter_mut().enumerate() {
-        if counts.contains(&values.len()) {
-            // All alike.
-            continue;
-        }
-        let mut begin = 0;
-        for count in counts.iter_mut() {
-            begin += std::mem::replace(count, begin);
-        }
-        for value in values.iter() {
-            let at = &mut counts[digit(*value, place)];
-            sorted[*at] = *value;
-            *at += 1;
-        }
-        std::mem::swap(values, &mut sorted);
-    }
+    };
+    let place = rank - 1 - before;
+    values.select_nth_unstable(place);
+    let less = ranks.partition_point(|other| other < rank);
+    let more = ranks.partition_point(|other| other <= rank);
+    select(&mut values[..place], &ranks[..less], before);
+    select(&mut values[place + 1..], &ranks[more..], *rank);
 }
 
 /// ceil(q * n), from 1.
@@ -235,23 +212,45 @@ mod tests {
     use gapscope_proto::sample::Cause;
 
     #[test]
-    fn many_are_sorted_like_few() {
+    fn ranks_are_found_as_in_sorted_values() {
         let mut state = 7_u64;
-        for most in [5, 3_000, 5_000_000, 1 << 33, 1 << 34, i64::MAX] {
-            for least in [0, 1, -3] {
-                let mut values: Vec<i64> = (0..20_000)
+        for most in [1, 5, 3_000, 1 << 33, i64::MAX] {
+            for count in [1, 2, 7, 100, 20_000] {
+                let values: Vec<i64> = (0..count)
                     .map(|_| {
                         state = state
                             .wrapping_mul(6_364_136_223_846_793_005)
                             .wrapping_add(1);
-                        (i64::try_from(state >> 1).expect("63 bits") % most).max(least)
+                        i64::try_from(state >> 1).expect("63 bits") % most
                     })
                     .collect();
-                values.push(least);
-                let mut expect = values.clone();
-                expect.sort_unstable();
-                sort(&mut values);
-                assert!(values == expect, "{least}..{most}");
+                let mut sorted = values.clone();
+                sorted.sort_unstable();
+                let ranks = [1, count / 3, count / 2, count / 2 + 1, count];
+                let mut ranks: Vec<usize> = ranks.into_iter().filter(|r| *r > 0).collect();
+                ranks.sort_unstable();
+                ranks.dedup();
+                let mut selected = values.clone();
+                select(&mut selected, &ranks, 0);
+                for rank in &ranks {
+                    assert_eq!(selected[rank - 1], sorted[rank - 1], "{rank} of {count}");
+                }
+                // Some of them without an answer: those rank above all.
+                let answered = count - count / 4;
+                let mut some = Values {
+                    answered: values[..answered].to_vec(),
+                    unanswered: values[answered..].to_vec(),
+                };
+                let mut known = values[..answered].to_vec();
+                known.sort_unstable();
+                for (rank, value) in ranks.iter().zip(some.at_ranks(&ranks)) {
+                    assert_eq!(value.is_more_than, *rank > answered);
+                    let expect = match known.get(rank - 1) {
+                        Some(ns) => *ns,
+                        None => sorted[rank - 1].max(known[answered - 1]),
+                    };
+                    assert_eq!(value.ns, expect, "{rank} of {count}");
+                }
             }
         }
     }

@@ -1,23 +1,18 @@
-//! From a run's folder to the clients' histories.
-//!
-//! One agent, target and style is read at a time, some rows after the other, so that
-//! memory is bounded by the largest of these, not by the run. Words are decoded once
-//! per distinct word.
+//! What a run's folder says of its agents: their clocks and starts, and when they saw
+//! nothing. The clients' histories are read in [`super::clients`], the ledger in
+//! [`super::ledger_tables`].
 
 use std::collections::{BTreeMap, HashMap};
 
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::host::{Anchor, Exchange, ProbingStarted};
-use gapscope_proto::ids::{AgentId, Incarnation, TargetName};
-use gapscope_proto::sample::{Cause, Outcome, Phase, Style};
+use gapscope_proto::ids::{AgentId, Incarnation};
 use polars::prelude::*;
 
-use super::ledger::{Present, Reading, Told, Writer, Written};
-use super::series::{ClientKey, ClientSeries, Life, Probe};
-use super::still::StoodStill;
+use super::series::Life;
 use crate::align::map::Records;
 use crate::store::blocks::Blocks;
-use crate::store::manifest::{AgentEntry, Manifest, RunState, Schedule};
+use crate::store::manifest::{AgentEntry, Manifest, RunState};
 use crate::store::reader::RunFolder;
 use crate::store::schema::{self, host, samples};
 
@@ -84,40 +79,33 @@ pub type AllSigns = BTreeMap<(String, String), Signs>;
 ///
 /// # Errors
 /// When the tables cannot be read.
-pub fn signs(folder: &RunFolder) -> Result<AllSigns, LoadError> {
-    let mut all = AllSigns::new();
-    for (frame, last, first) in [
-        (
-            folder.samples()?,
-            samples::FINISHED_NS,
-            Some(samples::SCHEDULED_NS),
-        ),
-        (folder.lag()?, host::AT_NS, None),
-    ] {
-        let found = frame
-            .group_by([col(samples::AGENT_ID), col(samples::INCARNATION)])
-            .agg([
-                col(last).max(),
-                col(first.unwrap_or(last)).min().alias("first"),
-            ])
-            .collect()?;
-        let agents = words(&found, samples::AGENT_ID, str::to_owned)?;
-        let incarnations = words(&found, samples::INCARNATION, str::to_owned)?;
-        let lasts = found.column(last)?.i64()?;
-        let firsts = found.column("first")?.i64()?;
-        for (i, (agent, incarnation)) in agents.into_iter().zip(incarnations).enumerate() {
-            if let (Some(agent), Some(incarnation), Some(last_ns)) =
-                (agent, incarnation, lasts.get(i))
-            {
-                let signs = all.entry((agent, incarnation)).or_insert(Signs {
-                    first_due_ns: None,
-                    last_ns,
-                });
-                signs.last_ns = last_ns.max(signs.last_ns);
-                if first.is_some() {
-                    signs.first_due_ns = firsts.get(i);
-                }
-            }
+pub fn signs(folder: &RunFolder, blocks: &Blocks) -> Result<AllSigns, LoadError> {
+    let of_samples = blocks.heard().iter();
+    let mut all: AllSigns = of_samples
+        .map(|(start, (first_due, last))| {
+            let signs = Signs {
+                first_due_ns: Some(*first_due),
+                last_ns: *last,
+            };
+            (start.clone(), signs)
+        })
+        .collect();
+    let found = folder
+        .lag()?
+        .group_by([col(samples::AGENT_ID), col(samples::INCARNATION)])
+        .agg([col(host::AT_NS).max()])
+        .collect()?;
+    let agents = words(&found, samples::AGENT_ID, str::to_owned)?;
+    let incarnations = words(&found, samples::INCARNATION, str::to_owned)?;
+    let lasts = found.column(host::AT_NS)?.i64()?;
+    for (i, (agent, incarnation)) in agents.into_iter().zip(incarnations).enumerate() {
+        if let (Some(agent), Some(incarnation), Some(last_ns)) = (agent, incarnation, lasts.get(i))
+        {
+            let signs = all.entry((agent, incarnation)).or_insert(Signs {
+                first_due_ns: None,
+                last_ns,
+            });
+            signs.last_ns = last_ns.max(signs.last_ns);
         }
     }
     Ok(all)
@@ -393,433 +381,6 @@ fn owners<'a>(
             _ => None,
         })
         .collect())
-}
-
-/// The histories of one agent's clients of one target and style, in order of
-/// their numbers; clients that are planned and have no sample included.
-///
-/// # Errors
-/// When the samples cannot be read.
-pub fn clients(
-    folder: &RunFolder,
-    blocks: &Blocks,
-    clock: &AgentClock,
-    target: &TargetName,
-    style: Style,
-    names: &mut Names,
-) -> Result<Vec<ClientSeries>, LoadError> {
-    let manifest = folder.manifest();
-    let columns = [
-        samples::INCARNATION,
-        samples::CLIENT,
-        samples::SLOT,
-        samples::SCHEDULED_NS,
-        samples::STARTED_NS,
-        samples::FINISHED_NS,
-        samples::PHASE,
-        samples::OUTCOME,
-        samples::CAUSE,
-        samples::ERROR_CODE,
-        samples::ERROR,
-        samples::CONNECTION,
-        samples::CONNECTION_ID,
-        samples::BACKEND,
-    ];
-    let of = (clock.agent.as_str(), target.as_str(), style.as_str());
-    let planned = manifest.plan.groups.iter();
-    let planned = planned.filter(|g| &g.target == target && g.style == style);
-    let clients: usize = planned.map(|g| usize::from(g.clients)).sum();
-    let rows = blocks.rows_of(of.0, of.1, of.2);
-    let mut by_client = ByClient {
-        found: BTreeMap::new(),
-        // Exactly as long as they will be, as a rule: together they are most of the
-        // memory.
-        each: rows.map(|rows| rows.div_ceil(clients.max(1))),
-    };
-    blocks.each(of, &columns, |table| {
-        probes(&table, clock, names, &mut by_client)
-    })?;
-    let mut by_client = by_client.found;
-    let lives: Vec<Life> = clock.lives.iter().map(|(_, life)| life.clone()).collect();
-    let mut all = Vec::new();
-    for group in manifest
-        .plan
-        .groups
-        .iter()
-        .filter(|g| &g.target == target && g.style == style)
-    {
-        for (index, client) in (0..group.clients).zip(group.client_numbers()) {
-            let mut probes = by_client.remove(&client).unwrap_or_default();
-            probes.sort_unstable_by_key(|p| (p.life, p.slot, p.started));
-            all.push(ClientSeries {
-                key: ClientKey {
-                    agent: clock.agent.clone(),
-                    target: target.clone(),
-                    style,
-                    client,
-                },
-                kind: group.kind,
-                interval_ns: i64::try_from(group.interval_ns).unwrap_or(i64::MAX),
-                phase_ns: i64::try_from(group.phase_ns(index)).unwrap_or(i64::MAX),
-                timeouts: group.timeouts,
-                reconstructed: manifest.schedule == Schedule::Reconstructed,
-                lives: lives.clone(),
-                probes,
-                still: StoodStill::default(),
-            });
-        }
-    }
-    all.sort_by_key(|series| series.key.client);
-    Ok(all)
-}
-
-/// A client that was left out: target, style, number, and what the target said.
-pub type LeftOut = (String, Style, u16, String);
-
-/// Clients whose target does not support what they do: target, style, number,
-/// and what the target said.
-///
-/// # Errors
-/// When the samples cannot be read.
-pub fn left_out(folder: &RunFolder) -> Result<Vec<LeftOut>, LoadError> {
-    let table = folder
-        .samples()?
-        .filter(col(samples::CAUSE).eq(lit(Cause::Unsupported.as_str())))
-        .group_by([
-            col(samples::TARGET),
-            col(samples::STYLE),
-            col(samples::CLIENT),
-        ])
-        .agg([
-            col(samples::ERROR).first(),
-            col(samples::ERROR_CODE).first(),
-        ])
-        .collect()?;
-    let targets = words(&table, samples::TARGET, str::to_owned)?;
-    let styles = words(&table, samples::STYLE, |word| word.parse::<Style>().ok())?;
-    let errors = words(&table, samples::ERROR, str::to_owned)?;
-    let clients = table.column(samples::CLIENT)?.u16()?;
-    let codes = table.column(samples::ERROR_CODE)?.u16()?;
-    let mut found = Vec::new();
-    for i in 0..table.height() {
-        if let (Some(target), Some(Some(style)), Some(client)) =
-            (targets[i].clone(), styles[i], clients.get(i))
-        {
-            let code = codes
-                .get(i)
-                .map_or(String::new(), |code| format!("{code} "));
-            let why = errors[i].clone().unwrap_or_default();
-            found.push((target, style, client, format!("{code}{why}")));
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// Every row that clients of style `transaction` tried to write.
-///
-/// # Errors
-/// When the samples cannot be read.
-pub fn written(folder: &RunFolder) -> Result<Vec<Written>, LoadError> {
-    let has_any = folder
-        .manifest()
-        .plan
-        .groups
-        .iter()
-        .any(|group| group.style == Style::Transaction);
-    if !has_any {
-        return Ok(Vec::new());
-    }
-    let columns = [
-        samples::AGENT_ID,
-        samples::INCARNATION,
-        samples::TARGET,
-        samples::CLIENT,
-        samples::SLOT,
-        samples::SCHEDULED_NS,
-        samples::OUTCOME,
-        samples::CAUSE,
-        samples::MAY_HAVE_EXECUTED,
-        samples::BACKEND,
-    ];
-    let table = folder
-        .samples()?
-        .filter(col(samples::STYLE).eq(lit(Style::Transaction.as_str())))
-        .select(columns.map(col))
-        .collect()?;
-    let writers = writers(&table, samples::AGENT_ID, samples::INCARNATION)?;
-    let outcomes = words(&table, samples::OUTCOME, |word| {
-        word.parse::<Outcome>().ok()
-    })?;
-    let causes = words(&table, samples::CAUSE, |word| word.parse::<Cause>().ok())?;
-    let backends = words(&table, samples::BACKEND, str::to_owned)?;
-    let slots = table.column(samples::SLOT)?.u64()?;
-    let scheduled = table.column(samples::SCHEDULED_NS)?.i64()?;
-    let unknown = table.column(samples::MAY_HAVE_EXECUTED)?.bool()?;
-    let mut rows = Vec::with_capacity(table.height());
-    for (i, writer) in writers.into_iter().enumerate() {
-        let (Some(writer), Some(slot), Some(scheduled_ns)) =
-            (writer, slots.get(i), scheduled.get(i))
-        else {
-            continue;
-        };
-        if causes[i].flatten() == Some(Cause::Unsupported) {
-            // Nothing was sent.
-            continue;
-        }
-        rows.push(Written {
-            writer,
-            slot,
-            scheduled_ns,
-            told: match (outcomes[i].flatten(), unknown.get(i)) {
-                (Some(Outcome::Ok), _) => Told::Acknowledged,
-                (_, Some(true)) => Told::Unknown,
-                _ => Told::Refused,
-            },
-            backend: backends[i].clone(),
-        });
-    }
-    rows.sort_by(|a, b| (&a.writer, a.slot).cmp(&(&b.writer, b.slot)));
-    Ok(rows)
-}
-
-/// What was read of the ledger after the run.
-///
-/// # Errors
-/// When the table cannot be read.
-pub fn readings(folder: &RunFolder) -> Result<Vec<Reading>, LoadError> {
-    let table = folder
-        .ledger_reads()?
-        .sort([samples::SEQ], SortMultipleOptions::default())
-        .collect()?;
-    let writers = writers(&table, samples::AGENT_ID, host::WRITTEN_BY)?;
-    let agents = words(&table, samples::AGENT_ID, |word| {
-        word.parse::<AgentId>().ok()
-    })?;
-    let sources = words(&table, host::SOURCE, str::to_owned)?;
-    let backends = words(&table, host::BACKEND, str::to_owned)?;
-    let errors = words(&table, host::ERROR, str::to_owned)?;
-    let notes = words(&table, host::NOTE, str::to_owned)?;
-    let shared = table.column(host::SHARED)?.bool()?;
-    let first = table.column(host::FIRST_SLOT)?.u64()?;
-    let last = table.column(host::LAST_SLOT)?.u64()?;
-    let times = table.column(host::TIMES)?.u32()?;
-    let mut found: Vec<Reading> = Vec::new();
-    for i in 0..table.height() {
-        let (Some(Some(agent)), Some(source)) = (agents[i].clone(), sources[i].clone()) else {
-            continue;
-        };
-        let text = |column: &[Option<String>]| column[i].clone().unwrap_or_default();
-        let is_new = times.get(i) == Some(0);
-        // A restarted agent reads again: the newest reading counts.
-        let at = found
-            .iter()
-            .position(|r| r.agent == agent && r.source == source);
-        if is_new {
-            let reading = Reading {
-                agent,
-                source,
-                backend: text(&backends),
-                error: text(&errors),
-                shared: shared.get(i).unwrap_or(false),
-                note: text(&notes),
-                present: Vec::new(),
-            };
-            match at {
-                Some(at) => found[at] = reading,
-                None => found.push(reading),
-            }
-        } else if let (Some(at), Some(writer), Some(first_slot), Some(last_slot), Some(times)) = (
-            at,
-            writers[i].clone(),
-            first.get(i),
-            last.get(i),
-            times.get(i),
-        ) {
-            found[at].present.push(Present {
-                writer,
-                first_slot,
-                last_slot,
-                times,
-            });
-        }
-    }
-    Ok(found)
-}
-
-/// Whose row each row of a table is about.
-fn writers(
-    table: &DataFrame,
-    agent: &str,
-    incarnation: &str,
-) -> Result<Vec<Option<Writer>>, LoadError> {
-    let agents = words(table, agent, |word| word.parse::<AgentId>().ok())?;
-    let incarnations = words(table, incarnation, str::to_owned)?;
-    let targets = words(table, samples::TARGET, |word| {
-        word.parse::<TargetName>().ok()
-    })?;
-    let clients = table.column(samples::CLIENT)?.u16()?;
-    Ok((0..table.height())
-        .map(|i| {
-            Some(Writer {
-                agent: agents[i].clone().flatten()?,
-                incarnation: incarnations[i].clone()?,
-                target: targets[i].clone().flatten()?,
-                client: clients.get(i)?,
-            })
-        })
-        .collect())
-}
-
-/// Probes as they are found.
-struct ByClient {
-    found: BTreeMap<u16, Vec<Probe>>,
-    /// So many of each client are expected.
-    each: Option<usize>,
-}
-
-fn probes(
-    table: &DataFrame,
-    clock: &AgentClock,
-    names: &mut Names,
-    by_client: &mut ByClient,
-) -> Result<(), LoadError> {
-    let life_of: HashMap<String, u16> = clock
-        .lives
-        .iter()
-        .zip(0u16..)
-        .map(|((incarnation, _), life)| (incarnation.to_string(), life))
-        .collect();
-    let lives = decoded(table, samples::INCARNATION, |word| {
-        life_of.get(word).copied()
-    })?;
-    let phases = decoded(table, samples::PHASE, |w| w.parse().unwrap_or(Phase::Query))?;
-    let outcomes = decoded(table, samples::OUTCOME, |word| {
-        word.parse().unwrap_or(Outcome::ProtocolError)
-    })?;
-    let causes = decoded(table, samples::CAUSE, |word| word.parse().ok())?;
-    let backends = decoded(table, samples::BACKEND, |word| names.number(word))?;
-    let errors = decoded(table, samples::ERROR, |word| names.number(word))?;
-    let clients = table.column(samples::CLIENT)?.u16()?;
-    let slots = table.column(samples::SLOT)?.u64()?;
-    let scheduled = table.column(samples::SCHEDULED_NS)?.i64()?;
-    let started = table.column(samples::STARTED_NS)?.i64()?;
-    let finished = table.column(samples::FINISHED_NS)?.i64()?;
-    let codes = table.column(samples::ERROR_CODE)?.u16()?;
-    let connections = table.column(samples::CONNECTION)?.u32()?;
-    let ids = table.column(samples::CONNECTION_ID)?.u64()?;
-    let mut codes = codes.iter();
-    let mut connections = connections.iter();
-    let mut ids = ids.iter();
-    let (mut lives, mut phases) = (lives.iter(), phases.iter());
-    let (mut outcomes, mut causes) = (outcomes.iter(), causes.iter());
-    let (mut backends, mut errors) = (backends.iter(), errors.iter());
-    // Of a table whose size was not known before: exactly as many as it has.
-    let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
-    for client in clients.iter().flatten() {
-        *counts.entry(client).or_default() += 1;
-    }
-    for (client, count) in counts {
-        let each = by_client.each.unwrap_or(0);
-        let probes = by_client.found.entry(client);
-        let probes = probes.or_insert_with(|| Vec::with_capacity(each.max(count)));
-        if by_client.each.is_none() {
-            probes.reserve_exact(count);
-        }
-    }
-    let times = scheduled.iter().zip(started.iter()).zip(finished.iter());
-    for ((client, slot), ((scheduled, started), finished)) in
-        clients.iter().zip(slots.iter()).zip(times)
-    {
-        let life = lives.next().flatten().flatten();
-        let phase = phases.next().flatten();
-        let outcome = outcomes.next().flatten();
-        let cause = causes.next().flatten().flatten();
-        let backend = backends.next().flatten();
-        let error = errors.next().flatten();
-        let error_code = codes.next().flatten();
-        let connection = connections.next().flatten();
-        let connection_id = ids.next().flatten();
-        let (Some(client), Some(slot), Some(scheduled), Some(started), Some(finished)) =
-            (client, slot, scheduled, started, finished)
-        else {
-            continue;
-        };
-        let (Some(life), Some(found)) = (life, by_client.found.get_mut(&client)) else {
-            continue;
-        };
-        let mut outcome = outcome.unwrap_or(Outcome::ProtocolError);
-        // A clock that went back measures nothing: no data, never an answer in
-        // less than no time.
-        let end = finished.max(started).max(scheduled);
-        if end != finished {
-            outcome = Outcome::AgentError;
-        }
-        found.push(Probe {
-            life,
-            slot,
-            scheduled,
-            started,
-            finished: end,
-            blind_ns: 0,
-            phase: phase.unwrap_or(Phase::Query),
-            outcome,
-            cause,
-            error_code,
-            error,
-            connection,
-            connection_id,
-            backend,
-        });
-    }
-    Ok(())
-}
-
-/// A column of words, each distinct one decoded once; nothing is kept for each row.
-struct Decoded<T> {
-    numbers: UInt32Chunked,
-    /// By the word's number.
-    known: Vec<Option<T>>,
-}
-
-impl<T: Copy> Decoded<T> {
-    /// Each row's.
-    fn iter(&self) -> impl Iterator<Item = Option<T>> + '_ {
-        self.numbers
-            .iter()
-            .map(|number| self.known.get(number? as usize).copied().flatten())
-    }
-}
-
-/// As [`words`], row by row.
-fn decoded<T: Copy>(
-    table: &DataFrame,
-    name: &str,
-    mut decode: impl FnMut(&str) -> T,
-) -> Result<Decoded<T>, LoadError> {
-    let column = table.column(name)?.cast(&schema::dictionary())?;
-    let categories = column.cat32()?;
-    let mapping = categories.get_mapping();
-    let numbers = categories.physical().clone();
-    let mut known = Vec::new();
-    let mut before = None;
-    for number in numbers.iter().flatten() {
-        if before == Some(number) {
-            continue;
-        }
-        before = Some(number);
-        let at = number as usize;
-        if at >= known.len() {
-            known.resize(at + 1, None);
-        }
-        if known[at].is_none() {
-            known[at] = Some(mapping.cat_to_str(number).map(&mut decode));
-        }
-    }
-    Ok(Decoded {
-        numbers,
-        known: known.into_iter().map(Option::flatten).collect(),
-    })
 }
 
 /// A column of words, each distinct one decoded once.

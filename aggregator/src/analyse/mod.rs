@@ -1,6 +1,7 @@
 //! What the clients saw: from stored samples to outages, fates and verdicts.
 //!
-//! [`load`] reads the histories of clients; all else is pure. [`series`] says
+//! [`load`] reads what is said of the agents, [`clients`] their clients' histories,
+//! [`ledger_tables`] the ledger; all else is pure. [`series`] says
 //! what a probe and a slot are worth, [`stretch`] what a run of bad ones proves,
 //! [`merge`] what several clients prove together, [`unseen`] what nobody can have seen,
 //! [`before`] what was before a fault, [`fault`] what one client went
@@ -17,12 +18,14 @@ pub mod beside;
 pub mod books;
 pub mod caveat;
 pub mod changes;
+pub mod clients;
 pub mod control;
 pub mod fate;
 pub mod fault;
 pub mod hole;
 pub mod latency;
 pub mod ledger;
+pub mod ledger_tables;
 pub mod load;
 pub mod local;
 pub mod merge;

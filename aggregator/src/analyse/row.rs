@@ -248,6 +248,12 @@ pub struct PoolCounts {
 }
 
 impl Row {
+    /// A client's target does not support what the client does.
+    pub fn has_unsupported(&self) -> bool {
+        let mut errors = self.errors.keys();
+        errors.any(|(_, cause, _)| *cause == Some(Cause::Unsupported))
+    }
+
     /// No client of the row did anything: the target does not support it.
     pub fn is_left_out(&self) -> bool {
         let slots = &self.slots.all;

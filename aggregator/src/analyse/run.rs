@@ -9,7 +9,7 @@ use gapscope_proto::ids::{AgentId, TargetName};
 use gapscope_proto::sample::Style;
 
 use super::across::{Across, across};
-use super::beside::{self, Beside};
+use super::beside::{self, AllTraffic, Beside};
 pub use super::books::Conservation;
 use super::books::balance;
 pub use super::caveat::Caveat;
@@ -17,8 +17,10 @@ use super::caveat::{
     fault_caveats, few_faults, ledger_caveats, left_out_caveats, row_caveats, run_caveats,
     unknown_subjects,
 };
+use super::clients::{self, Of};
 use super::control;
 use super::ledger::{Ledger, judge};
+use super::ledger_tables::{readings, written};
 use super::load::{self, LoadError, Names};
 pub use super::local::{FaultTimes, PROXY_VIEW, RESET, is_note};
 use super::local::{fault_times, local_faults};
@@ -244,12 +246,13 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
         })
         .collect();
 
+    let blocks = folder.blocks()?;
     let Timelines {
         agents,
         clocks,
         wall,
         caveats: clock_caveats,
-    } = timelines(folder)?;
+    } = timelines(folder, &blocks)?;
     caveats.extend(clock_caveats);
     let pauses = load::pauses(folder)?;
     let controls = control::controls(folder, deadline_ns)?;
@@ -263,8 +266,9 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
     };
     watch.begin(&begun);
 
-    let blocks = folder.blocks()?;
     let mut timelines = Vec::new();
+    let mut traffic = AllTraffic::default();
+    let mut left_out = BTreeMap::new();
     let mut rows = Vec::new();
     let mut books = BTreeMap::new();
     for aligned in &agents {
@@ -367,13 +371,25 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
                 faults: &local,
                 pauses: &paused,
             };
-            let mut clients = load::clients(folder, &blocks, clock, &target, style, &mut names)?;
+            let of = Of {
+                clock,
+                target: &target,
+                style,
+            };
+            let mut seen = traffic.of(timeline, target.as_str(), style);
+            let mut clients = clients::clients(&manifest, &blocks, of, &mut names, &mut seen)?;
+            seen.end(&manifest.plan.groups, &names);
             for client in &mut clients {
                 client.stood_still(&still);
             }
             for group in by_kind(&clients) {
                 if let Some(row) = row(group, &context) {
                     book.merge(&row.slots.all);
+                    if row.has_unsupported() {
+                        for (target, style, client, why) in clients::left_out(group, &names) {
+                            left_out.entry((target, style, client)).or_insert(why);
+                        }
+                    }
                     if row.is_left_out() {
                         continue;
                     }
@@ -400,10 +416,10 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
         ))
     });
     let across = across(&rows, &timelines, &clocks);
-    left_out_caveats(&manifest, &load::left_out(folder)?, &mut caveats);
-    let ledger = judge(load::written(folder)?, load::readings(folder)?);
+    left_out_caveats(&manifest, &left_out, &mut caveats);
+    let ledger = judge(written(folder)?, readings(folder)?);
     ledger_caveats(&ledger, &mut caveats);
-    let beside = beside::beside(folder, &agents)?;
+    let beside = beside::beside(folder, &agents, traffic)?;
     caveats.extend(beside::caveats(&beside, &manifest));
     let (conservation, book_caveats) = balance(&manifest, &books, folder)?;
     caveats.extend(book_caveats);

@@ -9,6 +9,7 @@ use super::load::{self, AgentClock, LoadError};
 use super::run::Caveat;
 use crate::align::map::{ClockMap, Records, short};
 use crate::align::wall::{WallClock, WallError, wall_error};
+use crate::store::blocks::Blocks;
 use crate::store::reader::RunFolder;
 
 /// What is known of one agent clock beside its relation to the aggregator's.
@@ -56,9 +57,9 @@ pub struct Timelines {
 ///
 /// # Errors
 /// When the run's tables cannot be read.
-pub fn timelines(folder: &RunFolder) -> Result<Timelines, LoadError> {
+pub fn timelines(folder: &RunFolder, blocks: &Blocks) -> Result<Timelines, LoadError> {
     let manifest = folder.manifest();
-    let signs = load::signs(folder)?;
+    let signs = load::signs(folder, blocks)?;
     let mut found: Vec<AgentClock> = Vec::new();
     let mut caveats = Vec::new();
     for agent in &manifest.agents {

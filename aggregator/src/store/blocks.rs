@@ -2,26 +2,28 @@
 //!
 //! A merged file has them together, some ten thousand at a time
 //! ([`super::merge`]); so that an analysis, which looks at one of them after the other,
-//! reads each row once and not once for each. Nothing says so in the file: the three
-//! columns are looked through, which costs little, because they hardly change. A part
-//! whose rows are mixed (a live one, one of an older build) is filtered instead.
+//! reads each row once and not once for each. Nothing says so in the file: the columns
+//! are looked through, which costs little, because they hardly change. A row group
+//! whose rows are mixed (of a live part, of an older build) is read once for each of
+//! those that are in it.
+//!
+//! On the way it is seen when each start of an agent was first due and last heard of:
+//! where a row group is one start's alone, the file's own statistics say so.
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use polars::io::parquet::read::FileMetadata;
-use polars::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc::sync_channel;
 
 use super::error::StoreError;
-use super::merge::ROW_GROUP;
 use super::reader::Part;
-use super::schema::{dictionary, samples};
+use super::schema::samples;
+use super::slab::{Slab, Source};
 
 /// Rows that stand together are read together from so many on, on average.
 const LEAST_TOGETHER: usize = 256;
+/// So many slabs are read ahead, beside the one that is being looked at.
+const AHEAD: usize = 1;
+
+const KEY: [&str; 3] = [samples::AGENT_ID, samples::TARGET, samples::STYLE];
 
 /// Rows of one key, one behind the other.
 #[derive(Debug, Clone, Copy)]
@@ -32,138 +34,191 @@ struct Block {
     rows: usize,
 }
 
-/// One file.
+/// The rows of a row group.
+#[derive(Debug)]
+enum Group {
+    /// By key, one block after the other.
+    Together(Vec<Block>),
+    /// Mixed: how many of each key.
+    Mixed(Vec<(usize, usize)>, usize),
+}
+
+impl Group {
+    fn rows_of(&self, key: usize) -> usize {
+        match self {
+            Self::Together(blocks) => {
+                let of_key = blocks.iter().filter(|block| block.key == key);
+                of_key.map(|block| block.rows).sum()
+            }
+            Self::Mixed(counts, _) => {
+                let of_key = counts.iter().filter(|(of, _)| *of == key);
+                of_key.map(|(_, rows)| rows).sum()
+            }
+        }
+    }
+}
+
+/// One file, by row group.
 #[derive(Debug)]
 struct Indexed {
-    path: PathBuf,
-    /// None: its rows are mixed.
-    blocks: Option<Vec<Block>>,
-    metadata: Arc<FileMetadata>,
+    source: Source,
+    groups: Vec<Group>,
 }
+
+/// First due and last finished sample of a start of an agent.
+pub type Heard = BTreeMap<(String, String), (i64, i64)>;
 
 /// The files of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Blocks {
     files: Vec<Indexed>,
-    /// Whose rows: agent, target, style. In words: the numbers by which a table holds
-    /// them are its own.
+    /// Whose rows: agent, target, style. In words: the numbers by which a row group
+    /// tells them apart are its own.
     keys: Vec<[String; 3]>,
+    heard: Heard,
 }
 
-/// The reader panics at offsets that lie outside the file.
-fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
-        Err(StoreError::Damaged {
-            path: path.to_owned(),
-            why: "it cannot be decoded".to_owned(),
-        })
-    })
-}
-
-impl Indexed {
-    fn read(&self, columns: &[&str], from: usize, rows: usize) -> Result<DataFrame, StoreError> {
-        guarded(&self.path, || {
-            let file = File::open(&self.path).map_err(StoreError::io("read", &self.path))?;
-            let mut reader = ParquetReader::new(file);
-            reader.set_metadata(self.metadata.clone());
-            reader
-                .with_columns(Some(columns.iter().map(ToString::to_string).collect()))
-                .with_slice(Some((from, rows)))
-                .finish()
-                .map_err(StoreError::parquet("read", &self.path))
-        })
-    }
+/// Rows of one key, and which of the slab's they are.
+struct Selected {
+    slab: Slab,
+    /// None: all.
+    rows: Option<Vec<usize>>,
 }
 
 impl Blocks {
     /// Looks through the parts.
     pub(crate) fn find<'a>(parts: impl Iterator<Item = &'a Part>) -> Result<Self, StoreError> {
-        let mut found = Self {
-            files: Vec::new(),
-            keys: Vec::new(),
-        };
+        let mut found = Self::default();
         for part in parts {
-            let metadata = guarded(&part.path, || {
-                let file = File::open(&part.path).map_err(StoreError::io("read", &part.path))?;
-                let mut reader = ParquetReader::new(file);
-                let metadata = reader.get_metadata();
-                Ok(metadata
-                    .map_err(StoreError::parquet("read", &part.path))?
-                    .clone())
-            })?;
-            let file = Indexed {
-                path: part.path.clone(),
-                blocks: None,
-                metadata,
-            };
-            let blocks = found.blocks_of(&file, usize::try_from(part.rows).unwrap_or(0))?;
-            found.files.push(Indexed { blocks, ..file });
+            let source = Source::open(&part.path)?;
+            let mut groups = Vec::new();
+            for (at, rows) in source.groups().enumerate() {
+                groups.push(found.group(&source, at, rows)?);
+            }
+            found.files.push(Indexed { source, groups });
         }
         Ok(found)
     }
 
-    fn blocks_of(&mut self, file: &Indexed, rows: usize) -> Result<Option<Vec<Block>>, StoreError> {
-        let names = [samples::AGENT_ID, samples::TARGET, samples::STYLE];
-        let wrong = || StoreError::parquet("read", &file.path);
+    fn group(&mut self, source: &Source, at: usize, rows: usize) -> Result<Group, StoreError> {
+        let columns = [
+            samples::AGENT_ID,
+            samples::TARGET,
+            samples::STYLE,
+            samples::INCARNATION,
+        ];
+        let slab = source.read(at, 0..rows, &columns)?;
+        self.hear(source, at, &slab)?;
         let mut blocks: Vec<Block> = Vec::new();
-        for from in (0..rows).step_by(ROW_GROUP) {
-            let frame = file.read(&names, from, ROW_GROUP)?;
-            let columns = names
-                .iter()
-                .map(|name| frame.column(name)?.cast(&dictionary()))
-                .collect::<PolarsResult<Vec<Column>>>()
-                .map_err(wrong())?;
-            let words = columns
-                .iter()
-                .map(|column| column.cat32())
-                .collect::<PolarsResult<Vec<_>>>()
-                .map_err(wrong())?;
-            let numbers = |at: usize| words[at].physical().iter().map(|n| n.unwrap_or(u32::MAX));
-            let word = |at: usize, number: u32| {
-                let word = words[at].get_mapping().cat_to_str(number);
-                word.unwrap_or_default().to_owned()
-            };
-            let mut known: HashMap<[u32; 3], usize> = HashMap::new();
-            let mut last: Option<([u32; 3], usize)> = None;
-            let all = numbers(0).zip(numbers(1)).zip(numbers(2));
-            for (at, ((agent, target), style)) in all.enumerate() {
-                let of = [agent, target, style];
-                let key = match last {
-                    Some((before, key)) if before == of => key,
-                    _ => *known.entry(of).or_insert_with(|| {
-                        self.number([word(0, agent), word(1, target), word(2, style)])
-                    }),
-                };
-                last = Some((of, key));
-                match blocks.last_mut() {
-                    Some(last) if last.key == key => last.rows += 1,
-                    _ => blocks.push(Block {
-                        key,
-                        from: from + at,
-                        rows: 1,
-                    }),
-                }
-            }
-            let seen = rows.min(from + ROW_GROUP);
-            if blocks.len() > 64 && blocks.len() * LEAST_TOGETHER > seen {
-                return Ok(None);
+        let mut counts: Vec<(usize, usize)> = Vec::new();
+        self.each_key(&slab, |key, row| match blocks.last_mut() {
+            Some(last) if last.key == key => last.rows += 1,
+            _ => blocks.push(Block {
+                key,
+                from: row,
+                rows: 1,
+            }),
+        })?;
+        for block in &blocks {
+            match counts.iter_mut().find(|(key, _)| *key == block.key) {
+                Some((_, rows)) => *rows += block.rows,
+                None => counts.push((block.key, block.rows)),
             }
         }
-        Ok(Some(blocks))
+        Ok(
+            if blocks.len() == counts.len() || blocks.len() * LEAST_TOGETHER <= rows {
+                Group::Together(blocks)
+            } else {
+                Group::Mixed(counts, rows)
+            },
+        )
     }
 
-    /// How many rows of this agent, target and style there are; none where they are
-    /// mixed with others.
-    pub fn rows_of(&self, agent: &str, target: &str, style: &str) -> Option<usize> {
-        let key = self.key(agent, target, style);
-        let files = self.files.iter();
-        files
-            .map(|file| {
-                let blocks = file.blocks.as_ref()?.iter();
-                let of_key = blocks.filter(|block| Some(block.key) == key);
-                Some(of_key.map(|block| block.rows).sum::<usize>())
-            })
-            .sum()
+    /// Whose each row is.
+    fn each_key(
+        &mut self,
+        slab: &Slab,
+        mut take: impl FnMut(usize, usize),
+    ) -> Result<(), StoreError> {
+        let [agents, targets, styles] = KEY.map(|name| slab.words(name));
+        let (agents, targets, styles) = (agents?, targets?, styles?);
+        let mut known: HashMap<[Option<u32>; 3], usize> = HashMap::new();
+        let mut last: Option<([Option<u32>; 3], usize)> = None;
+        for row in 0..slab.rows() {
+            let of = [
+                agents.numbers.get(row),
+                targets.numbers.get(row),
+                styles.numbers.get(row),
+            ];
+            let key = match last {
+                Some((before, key)) if before == of => key,
+                _ => *known.entry(of).or_insert_with(|| {
+                    let key = [agents.get(row), targets.get(row), styles.get(row)];
+                    self.number(key.map(|word| word.unwrap_or_default().to_owned()))
+                }),
+            };
+            last = Some((of, key));
+            take(key, row);
+        }
+        Ok(())
+    }
+
+    /// Notes when each start was first due, and last heard of.
+    fn hear(&mut self, source: &Source, at: usize, slab: &Slab) -> Result<(), StoreError> {
+        let agents = slab.words(samples::AGENT_ID)?;
+        let starts = slab.words(samples::INCARNATION)?;
+        let of = |row| (agents.numbers.get(row), starts.numbers.get(row));
+        let Some(first) = (slab.rows() > 0).then(|| of(0)) else {
+            return Ok(());
+        };
+        let bounds = || {
+            let (first_due, _) = source.bounds(at, samples::SCHEDULED_NS)?;
+            let (_, last) = source.bounds(at, samples::FINISHED_NS)?;
+            Some((first_due, last))
+        };
+        let mut found: HashMap<(Option<u32>, Option<u32>), (i64, i64)> = HashMap::new();
+        match bounds() {
+            Some(bounds) if (1..slab.rows()).all(|row| of(row) == first) => {
+                found.insert(first, bounds);
+            }
+            _ => {
+                let columns = [samples::SCHEDULED_NS, samples::FINISHED_NS];
+                let times = source.read(at, 0..slab.rows(), &columns)?;
+                let due = times.numbers::<i64>(samples::SCHEDULED_NS)?;
+                let ends = times.numbers::<i64>(samples::FINISHED_NS)?;
+                for row in 0..slab.rows() {
+                    let (Some(due), Some(end)) = (due.get(row), ends.get(row)) else {
+                        continue;
+                    };
+                    let heard = found.entry(of(row)).or_insert((due, end));
+                    *heard = (due.min(heard.0), end.max(heard.1));
+                }
+            }
+        }
+        for ((agent, start), (due, end)) in found {
+            let word = |words: super::slab::Words<'_>, number: Option<u32>| {
+                number.and_then(|number| words.word(number).map(str::to_owned))
+            };
+            if let (Some(agent), Some(start)) = (word(agents, agent), word(starts, start)) {
+                let heard = self.heard.entry((agent, start)).or_insert((due, end));
+                *heard = (due.min(heard.0), end.max(heard.1));
+            }
+        }
+        Ok(())
+    }
+
+    /// First due and last finished sample of each start of each agent.
+    pub fn heard(&self) -> &Heard {
+        &self.heard
+    }
+
+    /// How many rows of this agent, target and style there are.
+    pub fn rows_of(&self, agent: &str, target: &str, style: &str) -> usize {
+        let Some(key) = self.key(agent, target, style) else {
+            return 0;
+        };
+        let groups = self.files.iter().flat_map(|file| &file.groups);
+        groups.map(|group| group.rows_of(key)).sum()
     }
 
     fn key(&self, agent: &str, target: &str, style: &str) -> Option<usize> {
@@ -180,55 +235,110 @@ impl Blocks {
     }
 
     /// Gives these columns of the rows of one agent, target and style, some rows at a
-    /// time, to `take`.
+    /// time, to `take`: a slab, and which of its rows, all where nothing is said. The
+    /// next rows are read meanwhile.
     ///
     /// # Errors
     /// When a file cannot be read, or what `take` says.
     pub fn each<E: From<StoreError>>(
         &self,
         (agent, target, style): (&str, &str, &str),
-        columns: &[&str],
-        mut take: impl FnMut(DataFrame) -> Result<(), E>,
+        columns: &[&'static str],
+        mut take: impl FnMut(&Slab, Option<&[usize]>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let key = self.key(agent, target, style);
-        for file in &self.files {
-            match &file.blocks {
-                Some(blocks) => {
-                    for block in blocks.iter().filter(|block| Some(block.key) == key) {
-                        for from in (0..block.rows).step_by(ROW_GROUP) {
-                            let rows = ROW_GROUP.min(block.rows - from);
-                            take(file.read(columns, block.from + from, rows)?)?;
+        let Some(key) = self.key(agent, target, style) else {
+            return Ok(());
+        };
+        std::thread::scope(|scope| {
+            let (send, slabs) = sync_channel(AHEAD);
+            scope.spawn(move || {
+                for file in &self.files {
+                    for (at, group) in file.groups.iter().enumerate() {
+                        for slab in self.slabs(&file.source, at, group, key, columns) {
+                            let is_error = slab.is_err();
+                            // Nobody wants more after an error.
+                            if send.send(slab).is_err() || is_error {
+                                return;
+                            }
                         }
                     }
                 }
-                None => {
-                    let path = PlRefPath::try_from_path(&file.path)
-                        .map_err(StoreError::parquet("read", &file.path))?;
-                    let args = ScanArgsParquet {
-                        glob: false,
-                        ..ScanArgsParquet::default()
-                    };
-                    let is_its = col(samples::AGENT_ID)
-                        .eq(lit(agent))
-                        .and(col(samples::TARGET).eq(lit(target)))
-                        .and(col(samples::STYLE).eq(lit(style)));
-                    let columns: Vec<Expr> = columns.iter().map(|name| col(*name)).collect();
-                    let frame = LazyFrame::scan_parquet(path, args)
-                        .and_then(|all| all.filter(is_its).select(columns).collect())
-                        .map_err(StoreError::parquet("read", &file.path))?;
-                    take(frame)?;
-                }
+            });
+            for slab in slabs {
+                let Selected { slab, rows } = slab?;
+                take(&slab, rows.as_deref())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The rows of a key in a row group.
+    fn slabs<'a>(
+        &'a self,
+        source: &'a Source,
+        at: usize,
+        group: &'a Group,
+        key: usize,
+        columns: &'a [&'static str],
+    ) -> Box<dyn Iterator<Item = Result<Selected, StoreError>> + 'a> {
+        match group {
+            Group::Together(blocks) => {
+                let of_key = blocks.iter().filter(move |block| block.key == key);
+                Box::new(of_key.map(move |block| {
+                    let rows = block.from..block.from + block.rows;
+                    let slab = source.read(at, rows, columns)?;
+                    Ok(Selected { slab, rows: None })
+                }))
+            }
+            Group::Mixed(_, rows) if group.rows_of(key) > 0 => {
+                Box::new(std::iter::once_with(move || {
+                    let keys = source.read(at, 0..*rows, &KEY)?;
+                    let rows_of_key = self.select(&keys, key)?;
+                    let slab = source.read(at, 0..*rows, columns)?;
+                    Ok(Selected {
+                        slab,
+                        rows: Some(rows_of_key),
+                    })
+                }))
+            }
+            Group::Mixed(..) => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// Which rows are a key's.
+    fn select(&self, slab: &Slab, key: usize) -> Result<Vec<usize>, StoreError> {
+        let [agents, targets, styles] = KEY.map(|name| slab.words(name));
+        let words = [agents?, targets?, styles?];
+        let wanted = &self.keys[key];
+        let mut known: HashMap<[Option<u32>; 3], bool> = HashMap::new();
+        let mut found = Vec::new();
+        for row in 0..slab.rows() {
+            let of = words.map(|words| words.numbers.get(row));
+            let is_its = *known.entry(of).or_insert_with(|| {
+                words
+                    .iter()
+                    .zip(wanted)
+                    .all(|(words, wanted)| words.get(row).unwrap_or_default() == wanted)
+            });
+            if is_its {
+                found.push(row);
             }
         }
-        Ok(())
+        Ok(found)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::footer::Footer;
-    use super::*;
+    use std::fs::File;
+    use std::path::Path;
+
     use gapscope_proto::ids::RunId;
+    use polars::prelude::*;
+
+    use super::super::footer::Footer;
+    use super::super::schema::dictionary;
+    use super::*;
 
     /// A file whose rows are of these targets, numbered in `seq`.
     fn file(folder: &Path, name: &str, targets: &[&str]) -> Part {
@@ -260,9 +370,10 @@ mod tests {
 
     fn seqs(blocks: &Blocks, target: &str) -> Vec<u64> {
         let mut found = Vec::new();
-        let take = |table: DataFrame| {
-            let seq = table.column(samples::SEQ).expect("is there");
-            found.extend(seq.u64().expect("numbers").iter().flatten());
+        let take = |slab: &Slab, rows: Option<&[usize]>| {
+            let seq = slab.numbers::<u64>(samples::SEQ)?;
+            let all: Vec<usize> = (0..slab.rows()).collect();
+            found.extend(rows.unwrap_or(&all).iter().filter_map(|row| seq.get(*row)));
             Ok::<_, StoreError>(())
         };
         blocks
@@ -286,7 +397,8 @@ mod tests {
             .map(|(n, targets)| file(folder.path(), &format!("part-{n}.parquet"), targets))
             .collect();
         let blocks = Blocks::find(parts.iter()).expect("reads");
-        assert!(blocks.files[1].blocks.is_some() && blocks.files[2].blocks.is_none());
+        assert!(matches!(blocks.files[1].groups[..], [Group::Together(_)]));
+        assert!(matches!(blocks.files[2].groups[..], [Group::Mixed(..)]));
         for target in ["x", "y", "z", "not there"] {
             let expect: Vec<u64> = all
                 .iter()
@@ -296,10 +408,10 @@ mod tests {
                 })
                 .collect();
             assert_eq!(seqs(&blocks, target), expect, "{target}");
-            assert_eq!(blocks.rows_of("a", target, "reused"), None);
+            assert_eq!(blocks.rows_of("a", target, "reused"), expect.len());
         }
         let ordered = Blocks::find(parts[..2].iter()).expect("reads");
-        assert_eq!(ordered.rows_of("a", "y", "reused"), Some(1_600));
-        assert_eq!(ordered.rows_of("b", "y", "reused"), Some(0));
+        assert_eq!(ordered.rows_of("a", "y", "reused"), 1_600);
+        assert_eq!(ordered.rows_of("b", "y", "reused"), 0);
     }
 }

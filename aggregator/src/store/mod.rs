@@ -32,6 +32,7 @@ pub mod positions;
 pub mod proxy_view;
 pub mod reader;
 pub mod schema;
+pub mod slab;
 pub(crate) mod stamp;
 pub mod verify;
 pub mod writer;
