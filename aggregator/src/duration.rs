@@ -1,5 +1,8 @@
 //! Durations as people write them: `500ms`, `30s`, `1.5h`.
 
+/// The longest: times are signed 64-bit nanoseconds, and lengths are added to them.
+const LONGEST_NS: u64 = i64::MAX.unsigned_abs() / 2;
+
 /// Reads a duration into nanoseconds.
 ///
 /// # Errors
@@ -25,8 +28,17 @@ pub fn parse(text: &str) -> Result<u64, String> {
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let wrong = || format!("`{text}` is not a duration such as 500ms or 1.5s");
-    let whole: u64 = whole.parse().map_err(|_| wrong())?;
-    let mut ns = whole.checked_mul(factor).ok_or_else(wrong)?;
+    let too_long = || {
+        let most = LONGEST_NS / 3_600_000_000_000;
+        format!("`{text}` is too long: at most {most}h can be said")
+    };
+    let is_number = !whole.is_empty() && whole.bytes().all(|digit| digit.is_ascii_digit());
+    let whole: u64 = match whole.parse() {
+        Ok(whole) => whole,
+        Err(_) if is_number => return Err(too_long()),
+        Err(_) => return Err(wrong()),
+    };
+    let mut ns = whole.checked_mul(factor).ok_or_else(too_long)?;
     if !fraction.is_empty() {
         if fraction.len() > 12 {
             return Err(wrong());
@@ -35,7 +47,10 @@ pub fn parse(text: &str) -> Result<u64, String> {
         let part = digits * u128::from(factor) / 10u128.pow(fraction.len() as u32);
         ns = ns
             .checked_add(u64::try_from(part).map_err(|_| wrong())?)
-            .ok_or_else(wrong)?;
+            .ok_or_else(too_long)?;
+    }
+    if ns > LONGEST_NS {
+        return Err(too_long());
     }
     Ok(ns)
 }
@@ -64,6 +79,11 @@ mod tests {
         check("-1s", None);
         check("1w", None);
         check("99999999999999h", None);
+        check("1281023h", Some(1_281_023 * 3_600_000_000_000));
+        for long in ["99999999h", "99999999999999999999999s", "1281024h"] {
+            let why = parse(long).expect_err(long);
+            assert!(why.contains("too long: at most 1281023h"), "{why}");
+        }
     }
 
     proptest! {

@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+use crate::analyse::load::LoadError;
+use crate::store::StoreError;
+
 /// How the program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -26,6 +29,26 @@ impl Exit {
             Self::Usage => 2,
             Self::GateFailed => 3,
             Self::DataLost => 4,
+        }
+    }
+}
+
+impl Exit {
+    /// How the program ends that could not do what it should: where the data itself is
+    /// damaged, it is lost.
+    pub fn of(error: &anyhow::Error) -> Self {
+        let is_lost = |cause: &(dyn std::error::Error + 'static)| {
+            let store = cause.downcast_ref::<StoreError>();
+            let loaded = match cause.downcast_ref::<LoadError>() {
+                Some(LoadError::Store(error)) => Some(error),
+                _ => None,
+            };
+            store.or(loaded).is_some_and(StoreError::is_lost_data)
+        };
+        if error.chain().any(is_lost) {
+            Self::DataLost
+        } else {
+            Self::Failure
         }
     }
 }

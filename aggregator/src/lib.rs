@@ -56,7 +56,7 @@ pub fn main_from<I: IntoIterator<Item = OsString>>(args: I) -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => {
             output::error(&error);
-            exit::Exit::Failure.into()
+            exit::Exit::of(&error).into()
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use gapscope_aggregator::commands::report::{as_full_text, as_text};
 use gapscope_aggregator::exit::Exit;
+use gapscope_aggregator::gate::judge::judge;
 use gapscope_aggregator::store::RunFolder;
 use gapscope_aggregator::store::loss::LossRecord;
 use gapscope_aggregator::store::manifest::RunState;
@@ -228,10 +229,40 @@ fn a_run_resumed_after_a_crash_of_the_agent_counts_each_slot_once() {
     let books = &json["conservation"];
     let numbers = ["due", "stored", "absent", "overslept"].map(|k| books[k].as_u64());
     assert_eq!(numbers, [Some(800), Some(400), Some(400), Some(0)]);
+    let said = json["caveats"].to_string();
+    assert!(
+        said.contains("agent-1 was away from 1.0 s to 3.0 s after its begin, and went on; slots"),
+        "{said}"
+    );
+    assert!(!said.contains("vanished"), "{said}");
     assert_eq!(books["balanced"], true, "{:#}", json["caveats"]);
     let bare = row(&json, "reused", "bare");
     assert_eq!(bare["availability_pct"], 100.0);
     assert!(bare["max_gap_s"].as_f64().expect("known") < 0.02);
+}
+
+/// Whoever wrote it was killed: what was due after that is nowhere, and it is said.
+#[test]
+fn the_books_of_a_run_that_was_left_say_where_they_end() {
+    let mut lab = Lab::new(standard("proxy"), 2 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    // Of what was planned the rest never came.
+    lab.store
+        .edit_manifest(|m| m.plan.duration_ns = 30 * S as u64);
+    lab.store.commit().expect("committed");
+    let (reported, json) = lab.report();
+    assert_eq!(
+        (&json["state"], reported.exit),
+        (&Value::from("abandoned"), Exit::DataLost)
+    );
+    let text = as_text(&reported.analysis, Some(250));
+    let end = "; the books end 2.0";
+    assert!(text.contains(end), "{text}");
+    assert!(
+        text.contains(" s after the begin, of 30 s planned: nothing was recorded after"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -850,4 +881,139 @@ fn what_was_planned_and_is_not_there_is_not_called_nothing() {
         "{said}"
     );
     assert!(!said.contains("no fault was done"), "{said}");
+}
+
+/// What a proxy says of its backends is a note: it uses up no fault's number, however
+/// early it comes.
+#[test]
+fn notes_use_up_no_number_of_a_fault() {
+    let mut lab = Lab::new(standard("proxy"), 4 * S);
+    lab.begin();
+    lab.probe(|blank, _| blank.clone());
+    lab.end();
+    let note = "proxy holds db-a for DOWN";
+    lab.note("proxy_view", "proxy", 500 * MS, note);
+    lab.note("reset", "", 600 * MS, "as new");
+    lab.fault("stop", FaultScope::Backend, 1_000 * MS, Some("a:3306"));
+    lab.note("proxy_view", "proxy", 1_500 * MS, note);
+    lab.fault("kill", FaultScope::Backend, 2_000 * MS, Some("a:3306"));
+    lab.close();
+    let (reported, json) = lab.report();
+    let faults = json["faults"].as_array().expect("faults");
+    let steps = |is_note: bool| -> Vec<(u64, &str)> {
+        faults
+            .iter()
+            .filter(|f| f["is_note"] == is_note)
+            .filter_map(|f| Some((f["id"].as_u64()?, f["step"].as_str()?)))
+            .collect()
+    };
+    assert_eq!(steps(false), [(1, "stop"), (2, "kill")]);
+    assert_eq!(steps(true).len(), 3);
+    let nothing = "nothing was tested";
+    let met = gate(&json, "faults.gap > 100h where fault = 1");
+    assert!(!met.is_some_and(|why| why.contains(nothing)));
+    let text = as_full_text(&reported.analysis, Some(120));
+    let line = text.lines().find(|line| line.contains(note));
+    assert!(line.is_some_and(|line| line.contains("0.500 s")), "{text}");
+    assert!(!text.contains("fault 3"), "{text}");
+}
+
+/// A mark that comes when all is over: its fault had no effect, and the reader is told
+/// what was just before it.
+#[test]
+fn a_mark_that_comes_late_is_told_of_the_outage_before_it() {
+    let said = |moved: bool, slow: bool, scope: FaultScope| {
+        let mut lab = Lab::new(standard("proxy"), 8 * S);
+        lab.begin();
+        lab.probe(|blank, due| match due {
+            d if (1_000 * MS..2_500 * MS).contains(&d) && !slow => refused(blank),
+            d if d == 1_000 * MS && slow => Sample {
+                finished: Timestamp::from_ns(blank.started.ns() + 200 * MS),
+                ..blank.clone()
+            },
+            d if moved && d >= 2_500 * MS => from_b(blank, 2),
+            _ => blank.clone(),
+        });
+        lab.end();
+        lab.fault("stop", scope, 3_000 * MS, Some("a:3306"));
+        lab.close();
+        let (_, json) = lab.report();
+        json["conclusions"][0]
+            .as_str()
+            .expect("a sentence")
+            .to_owned()
+    };
+    let late = "began 1.993 s before it, outside every fault (was the mark late?).";
+    let stayed = said(false, false, FaultScope::Mark);
+    assert!(
+        stayed.contains("no effect that was seen; an outage of 1.489..1.512 s (by its reused"),
+        "{stayed}"
+    );
+    assert!(stayed.contains(late), "{stayed}");
+    let moved = said(true, false, FaultScope::Mark);
+    assert!(
+        moved.contains("nothing was tested; an outage of 1.489..1.512 s (by its reused"),
+        "{moved}"
+    );
+    assert!(moved.contains(late), "{moved}");
+    let slow = said(false, true, FaultScope::Mark);
+    assert!(
+        slow.contains("a time of 0.208 s without an answer"),
+        "{slow}"
+    );
+    assert!(
+        slow.contains("before it, outside every fault (was the mark late?)."),
+        "{slow}"
+    );
+    // The lab is never late with what it does itself.
+    let own = said(false, false, FaultScope::Backend);
+    assert!(
+        own.contains("began 1.993 s before it, outside every fault."),
+        "{own}"
+    );
+}
+
+/// What is said of gates that are held against a summary.
+fn gate(json: &Value, condition: &str) -> Option<String> {
+    let gate = condition.parse().expect("a gate");
+    judge(json, &[gate]).remove(0).failure
+}
+
+/// One client, one probe a second, and half a second between two of them in which
+/// nothing was there: nobody can know. So nobody says that there was nothing.
+#[test]
+fn an_outage_that_nobody_can_have_seen_is_not_said_not_to_have_been() {
+    let groups = vec![group("proxy", Style::New, ClientKind::Bare, 0, 1, S)];
+    let mut lab = Lab::new(groups, 6 * S);
+    lab.begin();
+    let is_out = |at: i64| (2_200 * MS..2_700 * MS).contains(&at);
+    lab.probe(|blank, due| {
+        assert!(!is_out(due), "no probe meets it");
+        blank.clone()
+    });
+    lab.end();
+    lab.fault("stop", FaultScope::Failback, 2_100 * MS, None);
+    lab.close();
+    let (_, json) = lab.report();
+    let new = row(&json, "new", "bare");
+    assert_eq!(new["windows"].as_array().map(Vec::len), Some(0));
+    let most = new["unseen_max_s"].as_f64().expect("a number");
+    assert!((1.0..1.1).contains(&most), "{most}");
+    for condition in [
+        "windows.upper > 300ms",
+        "faults.upper > 300ms",
+        "gap > 300ms",
+        "faults.gap > 300ms",
+        "verdict >= stalled",
+    ] {
+        assert!(gate(&json, condition).is_some(), "{condition} is not met");
+    }
+    for condition in ["windows.upper > 2s", "faults.upper > 2s", "gap > 2s"] {
+        assert_eq!(gate(&json, condition), None, "{condition}");
+    }
+    let said = json["conclusions"][0].as_str().expect("a sentence");
+    assert!(
+        said.contains("one each 1 s, was answered within 250 ms; an outage of up to 1.002 s can"),
+        "{said}"
+    );
 }

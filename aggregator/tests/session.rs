@@ -397,7 +397,9 @@ async fn every_sample_arrives_once_whatever_is_sent_twice() {
     assert_eq!(*account, books);
     let run = RunFolder::open(Path::new(&stopped.folder)).expect("opens");
     assert_eq!(run.manifest().state, RunState::Closed);
-    assert_eq!(run.manifest().end_reason.as_deref(), Some("enough"));
+    // Its agent had come to the planned end: the stop cut nothing short.
+    let why = run.manifest().end_reason.as_deref();
+    assert_eq!(why, Some("planned end (closed after it: enough)"));
     let entry = &run.manifest().agents[0].incarnations[0];
     // Conservation: what the agent sampled is stored or declared lost.
     let (lost_min, lost_max) = run.samples_lost().expect("reads");

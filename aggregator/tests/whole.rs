@@ -624,6 +624,38 @@ fn a_run_stands_alike_in_all_commands_and_an_incomplete_one_ends_with_4() {
     }
 }
 
+/// Nothing can be said of a run whose manifest is damaged: that is data lost, as with
+/// any other file.
+#[test]
+fn a_damaged_manifest_ends_with_4_and_none_with_1() {
+    let data = tempfile::tempdir().expect("a folder");
+    let folder = stored(data.path(), true);
+    let path = folder.join("manifest.json");
+    let text = std::fs::read_to_string(&path).expect("readable");
+    let report = || {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_gapscope-aggregator"))
+            .arg("report")
+            .arg(&folder)
+            .output()
+            .expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    for damaged in [
+        String::new(),
+        text[..text.len() / 2].to_owned(),
+        text.replacen('{', "#", 1),
+    ] {
+        std::fs::write(&path, damaged).expect("written");
+        let (code, said) = report();
+        assert_eq!(code, Some(4), "{said}");
+        assert!(said.contains("manifest.json` is damaged"), "{said}");
+    }
+    std::fs::remove_file(&path).expect("removed");
+    let (code, said) = report();
+    assert_eq!(code, Some(1), "{said}");
+}
+
 /// An agent that was killed and came back: its last start says how it ended, and
 /// said at its begin what the spool held of the one before.
 #[test]

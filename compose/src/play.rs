@@ -4,7 +4,8 @@
 //! A `hang` or `black_hole` that is undone (`resume`) gets its `cleared`; that is
 //! no fault of its own, since nothing new happens to clients. A backend that is
 //! started again after it was gone does: that is recorded as a failback. A proxy
-//! that is started again is the end of its own fault.
+//! that is started again is the end of its own fault, and so is the start that a
+//! `restart` holds: a restart is one fault, however short its backend is away.
 //!
 //! A step that cannot be done to one of several proxies is done to the others;
 //! the fault says to whom it was not applicable.
@@ -489,7 +490,12 @@ impl<'a> Player<'a> {
             "{} `{}`: {}",
             step.action, step.subject, applied.detail
         ));
-        if let Some(cleared) = applied.cleared {
+        // What a restart began ends when its start is asked for, if not known better.
+        let ends_restart = step.is_restart && step.action == Action::Start;
+        let cleared = applied
+            .cleared
+            .or_else(|| ends_restart.then_some(applied.asked));
+        if let Some(cleared) = cleared {
             let of_drain = step.action == Action::Undrain;
             let undone = self.open.iter_mut().rev().find(|open| {
                 let fault = &open.fault;
@@ -507,7 +513,7 @@ impl<'a> Player<'a> {
         }
         let only_undoes = match step.action {
             Action::Resume | Action::Undrain => true,
-            Action::Start => scope == FaultScope::Proxy,
+            Action::Start => scope == FaultScope::Proxy || ends_restart,
             _ => false,
         };
         if only_undoes {
@@ -529,7 +535,12 @@ impl<'a> Player<'a> {
         };
         let mut fault = Fault {
             id: 0,
-            step: step.action.as_str().to_owned(),
+            step: match step.is_restart {
+                true => Action::Restart,
+                false => step.action,
+            }
+            .as_str()
+            .to_owned(),
             subject,
             identity,
             scope,

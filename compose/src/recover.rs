@@ -40,6 +40,7 @@ pub async fn all(
             grace_ns: None,
             lasts_ns: None,
             to: None,
+            is_restart: false,
         };
         match backend.apply(&step).await {
             Ok(_) => say(&format!(
@@ -66,6 +67,7 @@ mod tests {
             grace_ns: None,
             lasts_ns: None,
             to: None,
+            is_restart: false,
         };
         let due = [
             step(1, Action::Stop, "a"),

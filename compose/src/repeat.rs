@@ -144,6 +144,7 @@ fn undoing(done: &[Due]) -> Vec<Due> {
                 grace_ns: None,
                 lasts_ns: None,
                 to: None,
+                is_restart: false,
             });
         }
     }
@@ -391,6 +392,7 @@ mod tests {
             grace_ns: None,
             lasts_ns: None,
             to: None,
+            is_restart: false,
         }
     }
 

@@ -23,6 +23,8 @@ pub struct Due {
     pub lasts_ns: Option<u64>,
     /// Of a `repoint`: at which backend.
     pub to: Option<String>,
+    /// A half of a `restart`: its `stop` begins a fault that its `start` ends.
+    pub is_restart: bool,
 }
 
 /// Draws the times of all steps and adds what undoes those with a duration.
@@ -53,6 +55,7 @@ pub fn schedule(steps: &[Step], mut draw: impl FnMut(u64) -> u64) -> Vec<Due> {
                 _ => step.delay_ns,
             },
             to: step.to.clone(),
+            is_restart: step.action == Action::Restart,
         });
         if let (Some(after), Some(undo)) = (lasts, step.action.undone_by()) {
             due.push(Due {
@@ -62,6 +65,7 @@ pub fn schedule(steps: &[Step], mut draw: impl FnMut(u64) -> u64) -> Vec<Due> {
                 grace_ns: None,
                 lasts_ns: None,
                 to: None,
+                is_restart: step.action == Action::Restart,
             });
         }
     }

@@ -101,6 +101,7 @@ fn due(at_ms: u64, action: Action) -> Due {
         grace_ns: None,
         lasts_ns: None,
         to: None,
+        is_restart: false,
     }
 }
 

@@ -58,7 +58,7 @@ impl FaultScope {
 /// One fault of a run, with what a witness saw of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// From 1 within a run.
+    /// From 1 within a run; notes of the lab's own from [`FIRST_NOTE_ID`] on.
     pub id: u32,
     /// What was done: `stop`, `kill`, `hang`, `mark` ...
     pub step: String,
@@ -82,6 +82,22 @@ pub struct Fault {
     pub cleared: Option<Span>,
     /// For people.
     pub detail: String,
+}
+
+/// The step of a mark that ends the horizon of the fault before it: the lab made
+/// everything as new.
+pub const RESET: &str = "reset";
+/// The step of a mark that says what a proxy (its subject) believes of a backend.
+pub const PROXY_VIEW: &str = "proxy_view";
+/// Notes are numbered from here on, apart from faults: people count what was asked for.
+/// Runs recorded before this have notes among the faults' numbers.
+pub const FIRST_NOTE_ID: u32 = 1_000_001;
+
+impl Fault {
+    /// Whether it is only a note of the lab's own, which nothing is measured from.
+    pub fn is_note(&self) -> bool {
+        self.scope == FaultScope::Mark && matches!(self.step.as_str(), RESET | PROXY_VIEW)
+    }
 }
 
 /// What faults may be done to, and the identity probes see for it.

@@ -119,6 +119,8 @@ pub fn agent_clocks(
 ) -> (Vec<AgentClock>, Vec<String>) {
     let mut clocks: Vec<AgentClock> = Vec::new();
     let mut caveats = Vec::new();
+    // Starts of which nobody knows how they ended, and when they were last heard of.
+    let mut gone: Vec<(Incarnation, i64, Option<i64>)> = Vec::new();
     for entry in &agent.incarnations {
         let name = entry.incarnation.to_string();
         let found = signs.get(&(agent.agent_id.to_string(), name.clone()));
@@ -143,18 +145,12 @@ pub fn agent_clocks(
             (Some(ended), _) => (ended.end_ns, ended.end_ns),
             // Still being written: nothing is missing yet.
             (None, sign) if manifest.state == RunState::Running => {
+                gone.push((entry.incarnation, started.origin_ns, sign));
                 let now = sign.unwrap_or(started.origin_ns);
                 (now, now)
             }
             (None, sign) => {
-                caveats.push(format!(
-                    "agent {} vanished {}; slots after that are absent: no data",
-                    agent.agent_id,
-                    sign.map_or("before its first sample".to_owned(), |at| format!(
-                        "{:.1} s after its begin",
-                        at.saturating_sub(started.origin_ns) as f64 / 1e9
-                    ))
-                ));
+                gone.push((entry.incarnation, started.origin_ns, sign));
                 (started.planned_end_ns, sign.unwrap_or(started.origin_ns))
             }
         };
@@ -207,7 +203,40 @@ pub fn agent_clocks(
             clock.lives[next - 1].1.due_until_ns = begin.max(origin);
         }
     }
+    let vanished = gone.into_iter().filter_map(|(incarnation, origin_ns, sign)| {
+        let after = |at: i64| format!("{:.1} s", at.saturating_sub(origin_ns) as f64 / 1e9);
+        let when = sign.map_or("before its first sample".to_owned(), |at| {
+            format!("{} after its begin", after(at))
+        });
+        let what = match (came_back(&clocks, incarnation), sign) {
+            (Some(Some(again)), Some(at)) if at < again && !agent.shares_id => format!(
+                "was away from {} to {} after its begin, and went on; slots between are absent: \
+                 no data",
+                after(at),
+                after(again)
+            ),
+            (Some(_), _) => format!("vanished {when}, and came back"),
+            // It may be there still.
+            (None, _) if manifest.state == RunState::Running => return None,
+            (None, _) => format!("vanished {when}; slots after that are absent: no data"),
+        };
+        Some(format!("agent {} {what}", agent.agent_id))
+    });
+    caveats.extend(vanished.collect::<Vec<_>>());
     (clocks, caveats)
+}
+
+/// Whether a start of the agent was followed by another one that had a part in the
+/// schedule, and since when, if they share a clock.
+fn came_back(clocks: &[AgentClock], incarnation: Incarnation) -> Option<Option<i64>> {
+    let (at, life) = clocks.iter().enumerate().find_map(|(at, clock)| {
+        let life = clock.lives.iter().position(|(i, _)| *i == incarnation)?;
+        Some((at, life))
+    })?;
+    match clocks[at].lives.get(life + 1) {
+        Some((_, next)) => Some(Some(next.due_from_ns)),
+        None => clocks.get(at + 1).map(|_| None),
+    }
 }
 
 /// Times in which a start of an agent saw nothing, by agent and start.

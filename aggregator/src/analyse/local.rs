@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use gapscope_proto::clock::ClockKey;
 use gapscope_proto::fault::{Fault, FaultScope, Span};
+pub use gapscope_proto::fault::{PROXY_VIEW, RESET};
 use gapscope_proto::ids::TargetName;
 
 use super::fault::{LocalFault, Reach};
@@ -11,16 +12,10 @@ use super::load::Names;
 use crate::align::map::ClockMap;
 use crate::store::manifest::Manifest;
 
-/// The step of a mark that ends the horizon of the fault before it: the lab made
-/// everything as new.
-pub const RESET: &str = "reset";
-/// The step of a mark that says what a proxy (its subject) believes of a backend.
-pub const PROXY_VIEW: &str = "proxy_view";
-
 /// Whether a fault is only a note of the lab's own, which nothing is measured
 /// from.
 pub fn is_note(fault: &Fault) -> bool {
-    fault.scope == FaultScope::Mark && matches!(fault.step.as_str(), RESET | PROXY_VIEW)
+    fault.is_note()
 }
 
 /// An event of a fault by an agent's clock.

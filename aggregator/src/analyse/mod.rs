@@ -3,7 +3,8 @@
 //! [`load`] reads what is said of the agents, [`clients`] their clients' histories,
 //! [`ledger_tables`] the ledger; all else is pure. [`series`] says
 //! what a probe and a slot are worth, [`stretch`] what a run of bad ones proves,
-//! [`merge`] what several clients prove together, [`fault`] what one client went
+//! [`merge`] what several clients prove together, [`unseen`] what nobody can have seen,
+//! [`before`] what was before a fault, [`fault`] what one client went
 //! through in a fault, [`fate`] and [`verdict`] what that is called, [`latency`]
 //! and [`changes`] the rest; [`row`] puts it together for one target, style and
 //! kind, [`across`] for several agents on one timeline ([`timeline`]), [`run`] for
@@ -12,6 +13,7 @@
 //! ([`ledger`]); [`beside`] what is known that is no probe's.
 
 pub mod across;
+pub mod before;
 pub mod beside;
 pub mod books;
 pub mod caveat;
@@ -35,6 +37,7 @@ pub mod series;
 pub mod still;
 pub mod stretch;
 pub mod timeline;
+pub mod unseen;
 pub mod verdict;
 
 #[cfg(test)]

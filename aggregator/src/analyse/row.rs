@@ -13,6 +13,7 @@ use gapscope_proto::ids::{AgentId, TargetName};
 use gapscope_proto::plan::{ClientKind, Timeouts};
 use gapscope_proto::sample::{Cause, Outcome, Phase, Style};
 
+use super::before::{Before, longest_before};
 use super::changes::{Changes, changes};
 use super::fate::Exposure;
 use super::fault::{LocalFault, Seen, exposure_window_ns, look};
@@ -22,6 +23,7 @@ use super::merge::{self, Merged};
 use super::parallel;
 use super::series::{ClientSeries, Slot, SlotCounts, Worth};
 use super::stretch::{Blind, MaxGap, Stretch, stretches};
+use super::unseen::longest_unseen_ns;
 use super::verdict::{Judged, Judgement, Verdict, judge};
 
 /// What the analysis of a row needs beside the clients. Times are those of the
@@ -149,6 +151,12 @@ pub struct FaultRow {
     pub own_timeout_ns: i64,
     /// That window's bounds, if there is one.
     pub outage: Option<(i64, Option<i64>)>,
+    /// Of the first fault, where nobody was hurt: the longest time without an answer that
+    /// was over before it.
+    pub before: Option<Before>,
+    /// The longest outage of such a client that can have passed unseen, see
+    /// [`super::unseen`].
+    pub unseen_ns: i64,
     /// Begin of the first bad probe, and when it was known to be bad.
     pub first_bad: Option<(i64, i64)>,
     /// First answer from another backend to a client that was held.
@@ -219,6 +227,9 @@ pub struct Row {
     pub max_gap: MaxGap,
     /// Of each client: times of which nothing is known, an outage included.
     pub holes: Vec<Vec<(i64, i64)>>,
+    /// The longest outage of a client that can have passed unseen, see
+    /// [`super::unseen`].
+    pub unseen_ns: i64,
     /// Outages of each client, of any, and of all.
     pub windows: Vec<Window>,
     /// Client-time lost: at least, at most.
@@ -320,16 +331,30 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         max_gap = max_gap.max(gap);
     }
     let windows = windows(clients, &found, &unknown, context);
-    let faults: Vec<FaultRow> = context
+    let mut faults: Vec<FaultRow> = context
         .faults
         .iter()
         .map(|fault| fault_row(clients, &blinds, &windows, fault, deadline))
         .collect();
+    // What was before a later one is another fault's.
+    if let Some(first) = faults.first_mut().filter(|fault| fault.judgement.hurt == 0) {
+        first.before = clients
+            .iter()
+            .zip(&blinds)
+            .filter_map(|(client, blind)| {
+                longest_before(client, deadline, blind, first.asked.earliest_ns)
+            })
+            .max_by_key(Before::ns);
+    }
     // Slots without data may stand in a fault's gap; the whole has none shorter.
     let of_faults = faults.iter().map(|fault| fault.gap);
     let max_gap = of_faults.fold(max_gap, MaxGap::max);
     let effects = effects(&faults, context, first.interval_ns);
     let client_time_lost = merge::client_time(&found, &unknown);
+    let unseen = parallel::map(clients, |client| {
+        longest_unseen_ns(client, deadline, (i64::MIN, i64::MAX))
+    });
+    let unseen_ns = unseen.into_iter().max().unwrap_or(0);
     let tallies = parallel::map(clients, |client| Tally::of(client, context, &effects));
     let tally = tallies.into_iter().reduce(Tally::and).unwrap_or_default();
     let (latency, response) = parallel::both(
@@ -353,6 +378,7 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         healthy_backends_a_client: tally.healthy_backends_a_client,
         max_gap,
         holes: unknown,
+        unseen_ns,
         windows,
         client_time_lost,
         errors: tally.errors,
@@ -360,6 +386,17 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         faults,
         pool: tally.pool,
     })
+}
+
+fn longest_unseen<'a>(
+    clients: impl Iterator<Item = &'a ClientSeries>,
+    deadline_ns: i64,
+    within: (i64, i64),
+) -> i64 {
+    clients
+        .map(|client| longest_unseen_ns(client, deadline_ns, within))
+        .max()
+        .unwrap_or(0)
 }
 
 fn windows(
@@ -499,6 +536,13 @@ fn fault_row(
     if went_on {
         judgement.verdict = Verdict::Unmeasured;
     }
+    let unseen_ns = longest_unseen(
+        clients
+            .iter()
+            .filter(|client| at_stake.iter().any(|(n, _)| *n == client.key.client)),
+        deadline_ns,
+        (fault.asked.earliest_ns, fault.until_ns),
+    );
     let hurt: Vec<&Seen> = at_stake
         .iter()
         .map(|(_, s)| s)
@@ -513,6 +557,8 @@ fn fault_row(
         gap,
         own_timeout_ns,
         outage: worst_window.map(|w| (w.lower_ns, w.upper_ns)),
+        before: None,
+        unseen_ns,
         first_bad: hurt.iter().filter_map(|s| s.first_bad).min_by_key(|b| b.1),
         first_from_survivor: seen.iter().filter_map(|(_, s)| s.first_from_survivor).min(),
         all_back: if hurt.iter().all(|s| s.back_at.is_some()) {

@@ -129,6 +129,21 @@ impl Analysis {
         }
     }
 
+    /// How long after its begin something was last recorded of a run that was left: its
+    /// books end there, however much was planned.
+    pub fn left_after_ns(&self) -> Option<i64> {
+        if self.standing != Standing::Abandoned {
+            return None;
+        }
+        let last = |t: &Timeline| {
+            let until = t.watched.iter().map(|(_, until)| *until).max();
+            until.map_or(0, |until| until.saturating_sub(t.origin_ns))
+        };
+        let planned = i64::try_from(self.manifest.plan.duration_ns).unwrap_or(i64::MAX);
+        let left = self.timelines.iter().map(last).max().unwrap_or(0);
+        (left < planned).then_some(left)
+    }
+
     /// The run is over, and not all that its agents measured is here.
     pub fn is_incomplete(&self) -> bool {
         let books = &self.conservation;

@@ -20,7 +20,8 @@ pub struct Args {
     /// disrupted where target = haproxy'; may be given several times.
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Gate>,
-    /// Write what came of the conditions as JUnit XML.
+    /// Write what came of the conditions of --fail-if as JUnit XML; without one there is
+    /// nothing to write.
     #[arg(long, value_name = "FILE", requires = "fail_if")]
     junit: Option<PathBuf>,
 }

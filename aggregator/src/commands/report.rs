@@ -56,6 +56,8 @@ pub struct Reported {
     pub json: String,
     /// The report as Markdown.
     pub markdown: String,
+    /// It is in the run's folder, too.
+    pub is_kept: bool,
 }
 
 /// Analyses a run and writes the computed files into its folder.
@@ -75,14 +77,19 @@ pub fn make(folder: &RunFolder) -> anyhow::Result<Reported> {
     json.push('\n');
     let markdown = markdown::render(&model::report(&analysis));
     let html = html::render(&analysis, &gathered);
-    if let Err(error) = files::write(folder.path(), &analysis, &json, &markdown, &html) {
-        output::note(format!("warning: the report is not kept: {error}"));
+    let kept = files::write(folder.path(), &analysis, &json, &markdown, &html);
+    if let Err(error) = &kept {
+        let hint = error
+            .hint()
+            .map_or(String::new(), |hint| format!("\nhint: {hint}"));
+        output::note(format!("warning: the report is not kept: {error}{hint}"));
     }
     Ok(Reported {
         analysis,
         exit,
         json,
         markdown,
+        is_kept: kept.is_ok(),
     })
 }
 
@@ -203,10 +210,12 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
             };
             let text = text::render(&model::report(&reported.analysis), layout);
             if !args.full {
-                output::note(format!(
-                    "more: {}, or --full",
-                    folder.path().join("report.html").display()
-                ));
+                output::note(if reported.is_kept {
+                    let html = folder.path().join("report.html");
+                    format!("more: {}, or --full", html.display())
+                } else {
+                    "more: --full".to_owned()
+                });
             }
             text
         }

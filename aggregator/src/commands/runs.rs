@@ -6,7 +6,7 @@ use gapscope_proto::wire::ListRunsRequest;
 
 use super::client::{Aggregator, block_on, refused};
 use crate::exit::Exit;
-use crate::output::{data, hinted, note, stdout_columns};
+use crate::output::{Hint, data, hinted, note, stdout_columns};
 use crate::overhead::{self, store::is_overhead};
 use crate::report::table::{cut, width};
 use crate::store::RunFolder;
@@ -100,7 +100,7 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         return Ok(Exit::Ok);
     }
     block_on(async {
-        let mut control = args.aggregator.control().await?;
+        let mut control = args.aggregator.control().await.map_err(or_a_folder)?;
         let runs = control
             .list_runs(ListRunsRequest {})
             .await
@@ -120,6 +120,21 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
         }
         Ok(Exit::Ok)
     })
+}
+
+/// Nobody answers: the folder of a server that is not there can be read all the same.
+fn or_a_folder(error: anyhow::Error) -> anyhow::Error {
+    let said = error.chain().find_map(|cause| cause.downcast_ref::<Hint>());
+    let hint = said.map_or(String::new(), |hint| format!("{}; ", hint.0));
+    let what: Vec<String> = error
+        .chain()
+        .filter(|cause| cause.downcast_ref::<Hint>().is_none())
+        .map(ToString::to_string)
+        .collect();
+    hinted(
+        what.join(": "),
+        format!("{hint}--data DIR lists the runs in a folder, without an aggregator"),
+    )
 }
 
 #[cfg(test)]

@@ -32,6 +32,10 @@ pub struct Found {
 
 /// Said of a time of which nothing is known.
 const UNWATCHED: &str = "not watched, an outage may lie in it";
+/// Said of a time in which nobody asked.
+const UNSEEN: &str = "between two answers, an outage may lie in it unseen";
+/// Said of a verdict by clients that ask less often than the deadline is long.
+const TOO_SELDOM: &str = "at worst: its probes are further apart than the deadline";
 /// Said of a share of slots of which nothing is known.
 const NOT_MEASURED: &str = "at worst: nothing was measured";
 /// Said of a verdict beside which a part was not watched.
@@ -108,7 +112,7 @@ const fn field(name: &'static str, unit: Unit, place: Place, about: &'static str
 }
 
 /// All of them.
-pub static FIELDS: [Field; 36] = [
+pub static FIELDS: [Field; 37] = [
     field(
         "verdict",
         Unit::Verdict,
@@ -254,6 +258,12 @@ pub static FIELDS: [Field; 36] = [
         "longest time of which nothing is known of a client",
     ),
     field(
+        "unseen",
+        Unit::Seconds,
+        Place::Target(&["unseen_max_s"], 1.0),
+        "longest outage of a client that can lie unseen between two answers",
+    ),
+    field(
         "no_data",
         Unit::Count,
         Place::Target(&["no_data"], 1.0),
@@ -379,6 +389,32 @@ fn worst_share(row: &Value, path: &[&str]) -> Option<(f64, &'static str)> {
         .then(|| (known * (due - no_data) / due, WITH_HOLES))
 }
 
+/// Where nobody looked or nobody asked, the service can have been out: for how long, if
+/// that is longer than what was seen of any outage. An idle client speaks of its
+/// connection only, not of how long a service is out.
+fn unseen(row: &Value, part: &Value, seen: f64) -> Option<(f64, &'static str)> {
+    let longer = |value: &Value| value.as_f64().filter(|s| *s > seen);
+    let hole = longer(&row["unwatched_max_s"]);
+    let between = longer(&part["unseen_max_s"]).filter(|_| !is_idle(row));
+    match (hole, between) {
+        (Some(hole), between) => Some((hole.max(between.unwrap_or(0.0)), UNWATCHED)),
+        (None, Some(between)) => Some((between, UNSEEN)),
+        (None, None) => None,
+    }
+}
+
+/// A verdict is one at the deadline: clients that ask less often cannot tell.
+fn is_too_seldom(row: &Value, fault: &Value) -> bool {
+    match (row["interval_s"].as_f64(), fault["deadline_ms"].as_f64()) {
+        (Some(interval), Some(deadline)) => interval * 1e3 > deadline && !is_idle(row),
+        _ => false,
+    }
+}
+
+fn is_idle(row: &Value) -> bool {
+    row["kind"].as_str() == Some("idle")
+}
+
 /// A number, or without bound where it is null and that means so.
 fn or_unbounded(value: &Value) -> FoundValue {
     FoundValue::Number(value.as_f64().unwrap_or(f64::INFINITY))
@@ -396,16 +432,6 @@ impl Field {
             });
         };
         let mut unknown: Vec<Found> = Vec::new();
-        // A client of which nothing is known for longer than what was seen of any.
-        let mut unwatched = |row: &Value, seen: f64| {
-            if let Some(hole) = row["unwatched_max_s"].as_f64().filter(|hole| *hole > seen) {
-                unknown.push(Found {
-                    of: of_target(row),
-                    value: FoundValue::Number(hole),
-                    note: UNWATCHED,
-                });
-            }
-        };
         match &self.place {
             Place::Run(path) => {
                 if let Some(number) = at(summary, path).as_f64() {
@@ -458,7 +484,16 @@ impl Field {
                     let is_open = row[*flag].as_bool() == Some(true);
                     let value = if is_open { f64::INFINITY } else { number };
                     put(of_target(row), FoundValue::Number(value));
-                    unwatched(row, value);
+                    // From one answer to the next is in the value. Without two there
+                    // is none.
+                    let part = if value == 0.0 { row } else { &Value::Null };
+                    if let Some((length, note)) = unseen(row, part, value) {
+                        unknown.push(Found {
+                            of: of_target(row),
+                            value: FoundValue::Number(length),
+                            note,
+                        });
+                    }
                 }
             }
             Place::Quantile(path, quantile) => {
@@ -496,8 +531,14 @@ impl Field {
                         }
                         put(of, value);
                     }
-                    if *key == "outage_upper_s" {
-                        unwatched(row, longest);
+                    if *key == "outage_upper_s"
+                        && let Some((length, note)) = unseen(row, row, longest)
+                    {
+                        unknown.push(Found {
+                            of: of_target(row),
+                            value: FoundValue::Number(length),
+                            note,
+                        });
                     }
                     if !any {
                         // No outage at all is one of no length.
@@ -529,6 +570,17 @@ impl Field {
                         } else {
                             or_unbounded(&fault[*key])
                         };
+                        if let (FoundValue::Number(seen), "outage_upper_s") = (&value, *key)
+                            && let Some(length) = fault["unseen_max_s"].as_f64()
+                            && length > *seen
+                            && !is_idle(row)
+                        {
+                            unknown.push(Found {
+                                of: of.clone(),
+                                value: FoundValue::Number(length),
+                                note: UNSEEN,
+                            });
+                        }
                         put(of, value);
                     }
                 }
@@ -541,11 +593,16 @@ impl Field {
                         let verdict = word(&fault["verdict"]);
                         // Something worse may lie in what nobody watched.
                         let hole = row["unwatched_max_s"].as_f64();
-                        if hole.is_some_and(|hole| hole > 0.0) && rank(&verdict).is_some() {
+                        let note = if hole.is_some_and(|hole| hole > 0.0) {
+                            Some(NOT_WATCHED)
+                        } else {
+                            is_too_seldom(row, fault).then_some(TOO_SELDOM)
+                        };
+                        if let (Some(note), Some(_)) = (note, rank(&verdict)) {
                             unknown.push(Found {
                                 of: of.clone(),
                                 value: FoundValue::Word(UNMEASURED.to_owned()),
-                                note: NOT_WATCHED,
+                                note,
                             });
                         }
                         put(of, FoundValue::Word(verdict));

@@ -243,6 +243,51 @@ mod tests {
         assert_eq!(fails(&summary), None);
     }
 
+    /// One client, one probe a second: an outage of half a second passes unseen, and
+    /// whoever asks for less than that has not measured it.
+    #[test]
+    fn what_can_have_passed_unseen_counts_as_the_worse() {
+        let mut summary = summary();
+        let why = |summary: &Value, gate: &str| {
+            let gate: Gate = gate.parse().expect("a gate");
+            judge(summary, &[gate]).remove(0).failure
+        };
+        let unseen = "q new: 1.002 s between two answers, an outage may lie in it unseen";
+        let q = &mut summary["targets"][1];
+        q["interval_s"] = json!(1.0);
+        q["unseen_max_s"] = json!(1.002);
+        q["faults"][0]["unseen_max_s"] = json!(1.002);
+        q["faults"][0]["deadline_ms"] = json!(250.0);
+        q["faults"][0]["verdict"] = json!("seamless");
+        let said = why(&summary, "windows.upper > 300ms where target = q").expect("not passed");
+        assert!(said.contains(unseen), "{said}");
+        assert_eq!(why(&summary, "windows.upper > 2s where target = q"), None);
+        let said = why(&summary, "faults.upper > 300ms where target = q").expect("not passed");
+        assert!(said.contains("q new in fault 1: 1.002 s between"), "{said}");
+        // What is known to have been out does not grow by it.
+        assert_eq!(
+            why(&summary, "windows.lower > 300ms where target = q"),
+            None
+        );
+        // A verdict is one at the deadline of 250 ms.
+        let said = why(&summary, "verdict >= stalled where target = q").expect("not passed");
+        assert!(said.contains("further apart than the deadline"), "{said}");
+        // The longest time without an answer is known, but not from one answer alone.
+        summary["targets"][1]["max_gap_is_at_least"] = json!(false);
+        assert_eq!(why(&summary, "gap > 300ms where target = q"), None);
+        summary["targets"][1]["max_gap_s"] = json!(0.0);
+        let said = why(&summary, "gap > 300ms where target = q").expect("not passed");
+        assert!(said.contains(unseen), "{said}");
+        // An idle connection is not there to measure how long something was out.
+        summary["targets"][1]["kind"] = json!("idle");
+        for gate in [
+            "windows.upper > 300ms where target = q",
+            "verdict >= stalled where target = q",
+        ] {
+            assert_eq!(why(&summary, gate), None);
+        }
+    }
+
     #[test]
     fn a_share_of_what_nobody_looked_at_is_the_worst() {
         let mut summary = summary();

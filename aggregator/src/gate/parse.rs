@@ -124,9 +124,9 @@ impl FromStr for Gate {
         let name = condition[..at].trim();
         let field = FIELDS.iter().find(|f| f.name == name).ok_or_else(|| {
             let guess = nearest(name, FIELDS.iter().map(|f| f.name))
-                .map_or(String::new(), |known| format!("; did you mean `{known}`?"));
+                .map_or(".".to_owned(), |known| format!("; did you mean `{known}`?"));
             format!(
-                "there is no field `{name}`{guess} Known: {}",
+                "there is no field `{name}`{guess} Known: {}.",
                 FIELDS.iter().map(|f| f.name).collect::<Vec<_>>().join(", ")
             )
         })?;
@@ -292,7 +292,7 @@ mod tests {
         refused("", "compares nothing");
         refused("windows.upper", "compares nothing");
         refused("window.upper > 2s", "did you mean `windows.upper`?");
-        refused("xyzzy > 2", "Known: ");
+        refused("xyzzy > 2", "no field `xyzzy`. Known: ");
         refused("windows.upper > 2", "has no unit");
         refused("windows.upper > ", "nothing stands after");
         refused("errors > 2s", "no number");

@@ -431,14 +431,19 @@ impl Lane {
 
     /// How it stands, and the columns from `from` on; `is_over`: nothing more comes.
     pub fn view(&self, now: i64, from: i64, agent_is_heard: bool, is_over: bool) -> LaneView {
-        let to = column(now) - ON_THE_WAY_BINS;
+        // Of one that is over, rates and latencies stay those of its last seconds, and
+        // nothing is on its way.
+        let (recent, to) = match self.newest.filter(|_| is_over) {
+            Some(newest) => (newest, column(newest)),
+            None => (now, column(now) - ON_THE_WAY_BINS),
+        };
         let since = (to - RECENT_BINS).max(self.first.unwrap_or(to));
         let probes: u64 = self
             .between(since, to)
             .map(|bin| u64::from(bin.ok) + u64::from(bin.late) + u64::from(bin.bad))
             .sum();
         let seconds = (to - since).max(1) as f64 * (BIN_NS as f64 / 1e9);
-        let newest_second = now.div_euclid(S);
+        let newest_second = recent.div_euclid(S);
         let latencies = self
             .latencies
             .iter()
@@ -573,6 +578,20 @@ mod tests {
             trial.lane.view(3_000 * MS, 0, true, true).state,
             State::Ended
         );
+    }
+
+    #[test]
+    fn what_is_over_keeps_the_rate_of_its_last_seconds() {
+        let mut trial = Trial::new();
+        for slot in 0..1_000 {
+            trial.take(&good(0, slot, slot as i64 * 10 * MS, MS));
+        }
+        for later in [0, 1, 60, 3_600] {
+            let view = trial.lane.view(10_000 * MS + later * S, 0, false, true);
+            assert_eq!((view.rate, view.state), (100.0, State::Ended), "{later} s");
+            assert!(view.p50_ns.is_some(), "{later} s");
+        }
+        assert_eq!(trial.lane.view(60_000 * MS, 0, true, false).rate, 0.0);
     }
 
     #[test]

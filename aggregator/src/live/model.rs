@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use gapscope_proto::batch::{Row, Series};
 use gapscope_proto::clock::ClockKey;
-use gapscope_proto::fault::{Fault, FaultScope, Span};
+use gapscope_proto::fault::{FIRST_NOTE_ID, Fault, FaultScope, Span};
 use gapscope_proto::host::{Anchor, HostRecord};
 use gapscope_proto::ids::{AgentId, TargetName};
 use gapscope_proto::plan::ClientGroup;
@@ -464,6 +464,7 @@ impl Model {
                 _ => part.view.seen_ns = Some(part.view.seen_ns.map_or(at, |seen| seen.max(at))),
             }
             let (kind, text) = match is_mark {
+                true if fault.is_note() => (EventKind::Mark, clean(&fault.detail)),
                 true => (EventKind::Mark, format!("mark {}: {name}", fault.id)),
                 false => (
                     EventKind::Fault,
@@ -473,7 +474,12 @@ impl Model {
             self.events.push(at, kind, &text);
         }
         while self.faults.len() > MOST_FAULTS {
-            self.faults.pop_first();
+            // Notes first: they are many, and not what was asked for.
+            let note = self.faults.range(FIRST_NOTE_ID..).next().map(|(id, _)| *id);
+            match note {
+                Some(id) => drop(self.faults.remove(&id)),
+                None => drop(self.faults.pop_first()),
+            }
         }
     }
 

@@ -5,12 +5,13 @@
 use gapscope_proto::fault::{Fault, FaultScope};
 use gapscope_proto::ids::TargetName;
 
-use super::figures::{gap, interval, percent, seconds};
+use super::figures::{gap, interval, percent, seconds, short};
 use super::headline::{other_timeouts, worst};
-use super::kinds::short_client_words;
+use super::kinds::{measuring, short_client_words};
+use super::tables::deadline_ns;
 use crate::analyse::fate::{Exposure, Fate};
 use crate::analyse::repeat;
-use crate::analyse::row::{FaultRow, Row};
+use crate::analyse::row::{FaultRow, Row, longest_key};
 use crate::analyse::run::Analysis;
 use crate::analyse::stretch::MaxGap;
 use crate::analyse::verdict::Verdict;
@@ -24,7 +25,7 @@ pub(super) fn conclusion(analysis: &Analysis, target: &TargetName, deadline: &st
         .filter(|row| &row.target == target)
         .collect();
     let said = match worst(&rows) {
-        None => without_fault(&rows, analysis.faults_unknown()),
+        None => without_fault(&rows, analysis.faults_unknown(), deadline_ns(analysis)),
         Some((_, judged)) => {
             let id = judged.fault;
             let fault = analysis.faults.iter().find(|f| f.id == id);
@@ -34,7 +35,7 @@ pub(super) fn conclusion(analysis: &Analysis, target: &TargetName, deadline: &st
                 .filter(|(_, f)| f.fault == id)
                 .collect();
             let of_several = rows.iter().map(|r| r.faults.len()).max().unwrap_or(0) > 1;
-            let mut said = in_fault(&all, fault, deadline);
+            let mut said = in_fault(&all, fault, (deadline, deadline_ns(analysis)));
             if of_several {
                 said = format!("in fault {id}, the worst for it, {said}");
             }
@@ -113,7 +114,7 @@ pub(super) fn closing(analysis: &Analysis) -> Option<String> {
         })
 }
 
-fn without_fault(rows: &[&Row], unknown: Option<&str>) -> String {
+fn without_fault(rows: &[&Row], unknown: Option<&str>, deadline_ns: i64) -> String {
     let due: u64 = rows.iter().map(|r| r.slots.all.due).sum();
     let no_data: u64 = rows.iter().map(|r| r.slots.all.no_data()).sum();
     let in_time: u64 = rows.iter().map(|r| r.slots.all.in_time()).sum();
@@ -133,8 +134,10 @@ fn without_fault(rows: &[&Row], unknown: Option<&str>) -> String {
         ("of the slots with data", known)
     };
     let unwatched = rows.iter().map(|r| r.unwatched_max_ns()).max().unwrap_or(0);
+    let unseen = unseen(rows, deadline_ns).map_or(String::new(), |unseen| format!("; {unseen}"));
     format!(
-        "{}; {} % {of} were answered in time{known}, the longest time without an answer was {}{}.",
+        "{}; {} % {of} were answered in time{known}, the longest time without an answer was \
+         {}{}{unseen}.",
         unknown.unwrap_or("no fault was done"),
         percent(share),
         gap(max.unwrap_or_default()),
@@ -170,7 +173,7 @@ fn was(n: u64) -> &'static str {
     if n == 1 || n == 0 { "was" } else { "were" }
 }
 
-fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) -> String {
+fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: (&str, i64)) -> String {
     let count = |exposure: Exposure| -> u64 {
         all.iter().map(|(_, f)| f.judgement.exposed(exposure)).sum()
     };
@@ -189,14 +192,21 @@ fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) ->
         _ => format!("its {step} was asked for"),
     };
 
+    let before = if hurt == 0 {
+        let is_mark = fault.is_some_and(|f| f.scope == FaultScope::Mark);
+        before(all, is_mark, deadline.1)
+    } else {
+        None
+    };
     if exposed == 0 && hurt == 0 {
+        let before = before.map_or(String::new(), |before| format!("; {before}"));
         return if unmeasured == total {
             format!(
                 "nothing is known: no client had an answer just before {asked}, or none was \
-                 watched after."
+                 watched after{before}."
             )
         } else {
-            format!("no client was on {subject} when {asked}: of that, nothing was tested.")
+            format!("no client was on {subject} when {asked}: of that, nothing was tested{before}.")
         };
     }
     let who = if reaches_all {
@@ -215,6 +225,7 @@ fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) ->
     let mut parts = vec![who];
     if hurt == 0 {
         parts.push(unhurt(all, verdict, deadline));
+        parts.extend(before);
     } else {
         let mut became = what_became(all, hurt, (exposed, total), collateral);
         if let Some(felt) = felt(all) {
@@ -235,9 +246,14 @@ fn in_fault(all: &[(&Row, &FaultRow)], fault: Option<&Fault>, deadline: &str) ->
     format!("{}.", parts.join("; "))
 }
 
-fn unhurt(all: &[(&Row, &FaultRow)], verdict: Option<Verdict>, deadline: &str) -> String {
+fn unhurt(
+    all: &[(&Row, &FaultRow)],
+    verdict: Option<Verdict>,
+    (deadline, deadline_ns): (&str, i64),
+) -> String {
+    let slowest = slowest(all, deadline_ns).map_or(String::new(), |slowest| format!("; {slowest}"));
     if all.iter().all(|(_, f)| f.without_effect) {
-        return "it had no effect that was seen".to_owned();
+        return format!("it had no effect that was seen{slowest}");
     }
     if verdict == Some(Verdict::Unmeasured) {
         let watched = |f: &FaultRow| f.watched_until_ns.saturating_sub(f.asked.latest_ns);
@@ -280,7 +296,111 @@ fn unhurt(all: &[(&Row, &FaultRow)], verdict: Option<Verdict>, deadline: &str) -
     } else {
         format!("{}; ", moved.join(", "))
     };
-    format!("{moved}each of their probes was answered within {deadline}{state}")
+    let rows: Vec<&Row> = all.iter().map(|(row, _)| *row).collect();
+    format!(
+        "{moved}each of their probes, {}, was answered within {deadline}{slowest}{}{state}",
+        how_often(&rows),
+        unseen(&rows, deadline_ns).map_or(String::new(), |unseen| format!("; {unseen}"))
+    )
+}
+
+/// Whether a client went without an answer for longer than it asks and is answered when
+/// nothing happens: by some share of the deadline, or it is not worth a word.
+fn stands_out(row: &Row, gap_ns: i64, deadline_ns: i64) -> bool {
+    let healthy = row.latency.healthy.p99.map_or(0, |p99| p99.ns);
+    let ordinary = healthy.saturating_mul(3).max(deadline_ns / 5);
+    gap_ns.saturating_sub(row.interval_ns) > ordinary
+}
+
+/// Nobody was hurt by the deadline, and yet somebody waited.
+fn slowest(all: &[(&Row, &FaultRow)], deadline_ns: i64) -> Option<String> {
+    let (row, fault) = all
+        .iter()
+        .filter(|(row, f)| stands_out(row, f.gap.ns, deadline_ns))
+        .max_by_key(|(_, f)| f.gap.ns)?;
+    Some(format!(
+        "its {} clients went up to {} without an answer",
+        short_client_words(row),
+        gap(fault.gap)
+    ))
+}
+
+/// Nothing happened after the fault, and something before it: a mark may be late.
+fn before(all: &[(&Row, &FaultRow)], is_mark: bool, deadline_ns: i64) -> Option<String> {
+    let (row, asked, before) = all
+        .iter()
+        .filter_map(|(row, f)| Some((*row, f.asked.earliest_ns, f.before?)))
+        .filter(|(row, _, b)| b.is_bad || stands_out(row, b.ns(), deadline_ns))
+        // Of an outage, whoever asks most often knows best.
+        .min_by_key(|(row, _, b)| {
+            let (often, long) = if b.is_bad {
+                (row.interval_ns, 0)
+            } else {
+                (0, b.ns())
+            };
+            (!b.is_bad, often, std::cmp::Reverse(long))
+        })?;
+    let who = short_client_words(row);
+    // The outage that holds this time, with its bounds.
+    let outage = row
+        .client_windows()
+        .filter(|w| {
+            w.first_bad_ns
+                .is_some_and(|at| (before.from_ns..=before.to_ns).contains(&at))
+        })
+        .max_by_key(|w| longest_key(w));
+    let what = match outage {
+        Some(w) => format!(
+            "an outage of {} (by its {who} clients)",
+            interval(w.lower_ns, w.upper_ns)
+        ),
+        None => format!(
+            "a time of {} without an answer (its {who} clients)",
+            seconds(before.ns())
+        ),
+    };
+    Some(format!(
+        "{what} began {} before it, outside every fault{}",
+        seconds(
+            asked.saturating_sub(
+                outage
+                    .and_then(|w| w.first_bad_ns)
+                    .unwrap_or(before.from_ns)
+            )
+        ),
+        if is_mark { " (was the mark late?)" } else { "" }
+    ))
+}
+
+/// "one each 10 ms to 200 ms": what lies between two probes of a client.
+fn how_often(rows: &[&Row]) -> String {
+    let rows = measuring(rows);
+    let intervals = || rows.iter().map(|row| row.interval_ns);
+    match (intervals().min(), intervals().max()) {
+        (Some(least), Some(most)) if least < most => {
+            format!("one each {} to {}", short(least), short(most))
+        }
+        (_, most) => format!("one each {}", short(most.unwrap_or(0))),
+    }
+}
+
+/// What clients that ask less often than the deadline is long cannot have seen.
+fn unseen(rows: &[&Row], deadline_ns: i64) -> Option<String> {
+    let rows = measuring(rows);
+    let seldom = rows.iter().filter(|row| row.interval_ns > deadline_ns);
+    let (most, who) = seldom
+        .map(|row| (row.unseen_ns, short_client_words(row)))
+        .max()?;
+    let all = rows.iter().all(|row| row.interval_ns > deadline_ns);
+    let of = if all {
+        String::new()
+    } else {
+        format!(" of {who} clients")
+    };
+    Some(format!(
+        "an outage{of} of up to {} can have passed between two probes unseen",
+        seconds(most)
+    ))
 }
 
 /// "all were hurt (dropped 6, failed 2)"

@@ -10,7 +10,7 @@ use crate::analyse::latency::Value;
 use crate::analyse::row::Scope;
 use crate::analyse::run::Analysis;
 use crate::store::StoreError;
-use crate::store::disk::Disk;
+use crate::store::disk::{Disk, sweep};
 
 /// Writes `clock_map`, `windows`, `fates`, `summary` (Parquet), `summary.json`,
 /// `report.md` and `report.html`.
@@ -24,6 +24,8 @@ pub fn write(
     markdown: &str,
     html: &str,
 ) -> Result<(), StoreError> {
+    // What a report that was killed left behind; of no harm to this one.
+    let _ = sweep(folder);
     let disk = Disk::default();
     let mut frames = vec![
         ("clock_map", clock_map::frame(&analysis.clocks)),

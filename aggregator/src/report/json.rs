@@ -23,6 +23,8 @@
 //!   latency_ms_by_part, response_ms_by_part {healthy, during, after}
 //!   max_gap_s, max_gap_is_at_least, max_gap_has_no_data
 //!   unwatched_max_s                longest time of which nothing is known of a client
+//!   unseen_max_s                   longest outage of a client that can lie unseen between
+//!                                  two of its answers: its interval, and more
 //!   connection_changes (null for `new`), session_changes, backend_switches,
 //!   backends[], healthy_backends_a_client
 //!   client_time_lost_s {lower, upper}
@@ -32,13 +34,15 @@
 //!   faults[]     fault, verdict, deadline_ms, state_not_tested, collateral,
 //!                clients {held, shared, none, unmeasured, hurt}, fates {fate: n},
 //!                fates_by_exposure {exposure: {fate: n}}, gap_s, gap_is_at_least,
-//!                outage_lower_s, outage_upper_s, own_timeout_s, asked_s
+//!                outage_lower_s, outage_upper_s, unseen_max_s, own_timeout_s, asked_s
 //!                {earliest, latest}, after_asked_s {first_bad, first_bad_known,
 //!                first_from_survivor, all_back, last_from_subject,
 //!                last_new_connection_to_subject}, each {earliest, latest} or null
 //!   pool         of a pool's clients: dead_at_ping, failed_after_ping {cause: n}
 //!   errors[]     outcome, cause, code, count, first_s, last_s
-//! faults[]       id, step, subject, identity, scope, judged, detail, asked_utc
+//! faults[]       id, step, subject, identity, scope, is_note (of the lab's own: nothing is
+//!                measured from it, and its id is none of a fault), judged, detail,
+//!                asked_utc
 //! state          "running", "closed", "interrupted" (found unfinished by an
 //!                aggregator), "abandoned" (its aggregator is gone, no other has it)
 //! conservation   due, sampled, stored, lost_min, lost_max, in_spools,
@@ -132,6 +136,7 @@ pub fn summary(analysis: &Analysis, exit_code: u8) -> Json {
             "subject": fault.subject,
             "identity": fault.identity,
             "scope": fault.scope.as_str(),
+            "is_note": fault.is_note(),
             "judged": analysis.judged.contains(&fault.id),
             "detail": fault.detail,
             "asked_utc": analysis.asked_utc(fault),
@@ -250,6 +255,7 @@ fn target(analysis: &Analysis, timeline: &Timeline, row: &Row) -> Json {
     put("max_gap_is_at_least", json!(row.max_gap.is_at_least));
     put("max_gap_has_no_data", json!(row.max_gap.no_data));
     put("unwatched_max_s", json!(seconds(row.unwatched_max_ns())));
+    put("unseen_max_s", json!(seconds(row.unseen_ns)));
     let held = |number: u64| {
         if row.style.is_held() {
             json!(number)
@@ -399,6 +405,7 @@ fn fault_row(analysis: &Analysis, fault: &FaultRow, origin: i64) -> Json {
         "gap_is_at_least": fault.gap.is_at_least,
         "outage_lower_s": fault.outage.map(|(lower, _)| seconds(lower)),
         "outage_upper_s": fault.outage.and_then(|(_, upper)| upper).map(seconds),
+        "unseen_max_s": seconds(fault.unseen_ns),
         "own_timeout_s": seconds(fault.own_timeout_ns),
         "asked_s": {
             "earliest": seconds(fault.asked.earliest_ns.saturating_sub(origin)),

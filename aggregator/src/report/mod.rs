@@ -17,6 +17,7 @@ pub mod html;
 pub mod json;
 pub mod kinds;
 pub mod ledger;
+mod made_of;
 pub mod markdown;
 pub mod model;
 pub mod page;

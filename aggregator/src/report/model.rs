@@ -4,12 +4,12 @@ use gapscope_proto::fault::{Fault, FaultScope};
 use gapscope_proto::ids::TargetName;
 
 use super::conclusion::{closing, conclusion};
-use super::figures::{after, short};
+use super::figures::{after, seconds, short};
 use super::headline::{Headline, headline};
 use super::sections::{Section, section};
 use super::table::Table;
 use super::tables::{clock_table, deadline_ns, fault_table, latency_table, main_table};
-use super::{across, beside, clock, explain, kinds, ledger, repeat};
+use super::{across, beside, clock, explain, kinds, ledger, made_of, repeat};
 use crate::analyse::row::Row;
 use crate::analyse::run::{Analysis, Caveat, is_note};
 use crate::store::reader::Standing;
@@ -54,6 +54,10 @@ pub fn report(analysis: &Analysis) -> Report {
     let state = match (analysis.standing, &manifest.end_reason) {
         (Standing::Closed, Some(why)) => format!("ended: {why}"),
         (Standing::Interrupted, Some(why)) => format!("{word}: {why}"),
+        (Standing::Abandoned, _) => match analysis.left_after_ns() {
+            Some(left) => format!("{word}, nothing was recorded after {}", seconds(left)),
+            None => word.to_owned(),
+        },
         _ => word.to_owned(),
     };
     let mut facts = vec![
@@ -66,14 +70,7 @@ pub fn report(analysis: &Analysis) -> Report {
     ];
     facts.extend(fault_facts(analysis));
     facts.extend(explain::lines(analysis));
-    if !manifest.labels.is_empty() {
-        let labels: Vec<String> = manifest
-            .labels
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect();
-        facts.push(labels.join(", "));
-    }
+    facts.extend(made_of::lines(&manifest.labels));
     let rows: Vec<&Row> = analysis.rows.iter().map(|(_, row)| row).collect();
     Report {
         title: format!("run {}  {}", manifest.run_id, plan.scenario),
@@ -280,9 +277,17 @@ fn books(analysis: &Analysis) -> String {
     } else {
         format!("{}..{}", c.lost.0, c.lost.1)
     };
+    let left = analysis.left_after_ns().map_or(String::new(), |left| {
+        let planned = i64::try_from(analysis.manifest.plan.duration_ns).unwrap_or(i64::MAX);
+        format!(
+            "; the books end {} after the begin, of {} planned: nothing was recorded after",
+            seconds(left),
+            short(planned)
+        )
+    });
     format!(
         "{} due = {} sampled + {} waited + {} overslept + {} absent; sampled = {} stored + {lost} \
-         lost + {}{} in spools{}",
+         lost + {}{} in spools{left}{}",
         c.due,
         c.stored + c.lost.0 + c.in_spools,
         c.waited,

@@ -5,10 +5,13 @@
 //! a failed write or sync the temporary file is given up: what a failed sync
 //! left behind is not known, so it is never tried again on the same file.
 
+use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::checksum;
 use super::error::StoreError;
@@ -35,17 +38,37 @@ pub enum Step {
 pub struct Out {
     file: BufWriter<File>,
     crc: crc32fast::Hasher,
+    /// What the disk said first. Whoever writes a format may put it in words of its own,
+    /// and a full disk is no damaged file.
+    failed: Option<io::Error>,
+}
+
+impl Out {
+    fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && error.kind() != io::ErrorKind::Interrupted
+            && self.failed.is_none()
+        {
+            self.failed = Some(match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => io::Error::new(error.kind(), error.to_string()),
+            });
+        }
+        result
+    }
 }
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes)?;
+        let written = self.file.write(bytes);
+        let written = self.note(written)?;
         self.crc.update(&bytes[..written]);
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        let flushed = self.file.flush();
+        self.note(flushed)
     }
 }
 
@@ -112,11 +135,11 @@ impl Disk {
         fill: impl FnOnce(&mut Out) -> Result<(), StoreError>,
         seal: impl FnOnce(&File, u32) -> io::Result<()>,
     ) -> Result<(), StoreError> {
-        let temporary = temporary_name(path);
-        let result = self.write_via(path, &temporary, fill, seal);
+        let temporary = Temporary::new(path);
+        let result = self.write_via(path, &temporary.0, fill, seal);
         if result.is_err() {
             // Best effort: a leftover is swept at the next opening.
-            let _ = fs::remove_file(&temporary);
+            let _ = fs::remove_file(&temporary.0);
         }
         result
     }
@@ -137,10 +160,15 @@ impl Disk {
                 let mut out = Out {
                     file: BufWriter::with_capacity(1 << 16, file),
                     crc: crc32fast::Hasher::new(),
+                    failed: None,
                 };
                 self.step(Step::Write, path)
                     .map_err(StoreError::io("write", path))?;
-                fill(&mut out)?;
+                let filled = fill(&mut out);
+                if let Some(error) = out.failed.take() {
+                    return Err(StoreError::io("write", path)(error));
+                }
+                filled?;
                 let crc = out.crc.finalize();
                 let file = out
                     .file
@@ -196,12 +224,49 @@ impl Disk {
     }
 }
 
-fn temporary_name(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.tmp"))
+/// A temporary name that no other writer has, in this process or another: two may
+/// write the same report at once, and each renames what it wrote itself.
+struct Temporary(PathBuf);
+
+/// Tells this process from an earlier one with its number.
+fn this_process() -> String {
+    static TOKEN: OnceLock<u64> = OnceLock::new();
+    let token = TOKEN.get_or_init(|| RandomState::new().build_hasher().finish());
+    format!("{}-{token:016x}", std::process::id())
 }
 
-/// Removes what unfinished writes left in `folder`.
+impl Temporary {
+    fn new(path: &Path) -> Self {
+        static WRITES: AtomicU64 = AtomicU64::new(0);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let number = WRITES.fetch_add(1, Ordering::Relaxed);
+        let process = this_process();
+        Self(path.with_file_name(format!(".{name}.{process}-{number}.tmp")))
+    }
+
+    /// Whether the one who writes under this name may still be there.
+    fn is_in_use(name: &str) -> bool {
+        let Some(writer) = name
+            .strip_suffix(".tmp")
+            .and_then(|name| name.rsplit('.').next())
+        else {
+            return false;
+        };
+        let mut parts = writer.split('-');
+        let (Some(pid), Some(token), Some(_), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return false;
+        };
+        match pid.parse::<u32>() {
+            Ok(pid) if pid == std::process::id() => this_process() == format!("{pid}-{token}"),
+            Ok(pid) => Path::new("/proc").join(pid.to_string()).exists(),
+            Err(_) => false,
+        }
+    }
+}
+
+/// Removes what unfinished writes left in `folder`, not what is being written.
 ///
 /// # Errors
 /// When the folder cannot be listed or a file not removed.
@@ -209,8 +274,12 @@ pub fn sweep(folder: &Path) -> Result<(), StoreError> {
     for entry in fs::read_dir(folder).map_err(StoreError::io("list", folder))? {
         let path = entry.map_err(StoreError::io("list", folder))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with('.') && name.ends_with(".tmp") {
-            fs::remove_file(&path).map_err(StoreError::io("remove", &path))?;
+        if name.starts_with('.') && name.ends_with(".tmp") && !Temporary::is_in_use(&name) {
+            match fs::remove_file(&path) {
+                // Somebody else swept too.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.map_err(StoreError::io("remove", &path))?,
+            }
         }
     }
     Ok(())
@@ -249,4 +318,79 @@ pub fn part_number(path: &Path) -> Option<u64> {
 /// The name `part-<n>.parquet`.
 pub fn part_name(number: u64) -> String {
     format!("part-{number:06}.parquet")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polars::prelude::{DataFrame, NamedFrom, ParquetWriter, Series};
+
+    #[test]
+    fn two_writers_of_one_file_are_not_in_each_others_way() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("report.md");
+        let disk = Disk::default();
+        // The second one begins and ends while the first one writes.
+        disk.write(&path, |out| {
+            disk.write_bytes(&path, b"the other's")?;
+            out.write_all(b"its own")
+                .map_err(StoreError::io("write", &path))
+        })
+        .expect("written");
+        assert_eq!(fs::read(&path).expect("there"), b"its own");
+        assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 1);
+    }
+
+    #[test]
+    fn only_what_nobody_writes_any_more_is_swept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.json");
+        let ended = std::process::Command::new("true")
+            .spawn()
+            .and_then(|mut child| {
+                child.wait()?;
+                Ok(child.id())
+            });
+        let dead = ended.expect("a process that was");
+        let old = folder
+            .path()
+            .join(format!(".a.json.{dead}-0123456789abcdef-7.tmp"));
+        let older = folder.path().join(".a.json.tmp");
+        for leftover in [&old, &older] {
+            fs::write(leftover, "").expect("written");
+        }
+        Disk::default()
+            .write(&path, |_| sweep(folder.path()))
+            .expect("written, not swept away");
+        assert!(path.exists() && !old.exists() && !older.exists());
+    }
+
+    /// The parquet writer says "out of specification" of a disk that is full.
+    #[test]
+    fn a_full_disk_is_called_a_full_disk() {
+        let full = Path::new("/dev/full");
+        let mut frame =
+            DataFrame::new(1, vec![Series::new("a".into(), vec![1i64]).into()]).expect("a frame");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.parquet");
+        let error = Disk::default()
+            .write(&path, |out| {
+                // What is written goes to a device that is always full.
+                out.file = BufWriter::with_capacity(
+                    1,
+                    File::options().write(true).open(full).expect("there"),
+                );
+                ParquetWriter::new(out)
+                    .finish(&mut frame)
+                    .map(drop)
+                    .map_err(StoreError::parquet("write", &path))
+            })
+            .expect_err("full");
+        assert!(error.is_disk_full(), "{error:?}");
+        assert!(
+            error.to_string().contains("No space left on device"),
+            "{error}"
+        );
+        assert!(error.hint().is_some_and(|hint| hint.contains("make room")));
+    }
 }

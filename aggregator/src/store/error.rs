@@ -123,6 +123,15 @@ impl StoreError {
         )
     }
 
+    /// Whether a file of a run does not say any more what was written into it.
+    pub fn is_lost_data(&self) -> bool {
+        match self {
+            Self::Damaged { .. } | Self::Unsealed(_) => true,
+            Self::Parquet { what, .. } => *what == "read",
+            _ => false,
+        }
+    }
+
     /// What a person can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {

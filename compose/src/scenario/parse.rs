@@ -6,8 +6,10 @@ use gapscope_proto::plan::Timeouts;
 use toml::de::DeTable;
 
 use super::external;
-use super::read::{Reader, ScenarioError, Table};
-use super::{Action, Clients, CustomProxy, MS, ProxyKind, ProxySpec, SECOND, Scenario, Step};
+use super::read::{Reader, ScenarioError, Table, UNKNOWN_SUBJECT, with_guess};
+use super::{
+    Action, Clients, CustomProxy, EVERY_PROXY, MS, ProxyKind, ProxySpec, SECOND, Scenario, Step,
+};
 
 const TOP: &[&str] = &[
     "name",
@@ -85,8 +87,15 @@ pub(super) fn parse(text: &str) -> Result<(Scenario, Vec<ScenarioError>), Vec<Sc
 fn read(reader: &Reader<'_>, document: &DeTable<'_>, text: &str) -> Scenario {
     let top = Table::new(reader, "the scenario", document, 1, TOP);
     let name = top.string("name");
-    if name.is_none() {
-        top.missing("name", "give the scenario a name, such as name = \"mine\"");
+    match &name {
+        None => top.missing("name", "give the scenario a name, such as name = \"mine\""),
+        Some(at) if !is_file_name(&at.value) => top.report(
+            at.line,
+            "scenario",
+            format!("`{}` is no name for a scenario", at.value.escape_debug()),
+            "allowed: up to 64 letters, digits, `-`, `_` and `.`, with no `.` in front",
+        ),
+        Some(_) => {}
     }
     let external = external::read(&top);
     let (backends, proxies) = match &external {
@@ -118,11 +127,7 @@ fn read(reader: &Reader<'_>, document: &DeTable<'_>, text: &str) -> Scenario {
         backends,
         proxies,
         external,
-        timeline: top
-            .tables("timeline", STEP)
-            .iter()
-            .filter_map(step)
-            .collect(),
+        timeline: timeline(&top),
         text: text.to_owned(),
     }
 }
@@ -312,10 +317,11 @@ fn proxies(top: &Table<'_, '_, '_>) -> Vec<ProxySpec> {
                 });
             }
             None => {
+                // Its name may be meant to say it.
                 if table.string("kind").is_none() {
                     table.missing(
                         "kind",
-                        &format!("allowed for `kind`: {}", ProxyKind::WORDS.join(", ")),
+                        &with_guess(&found, ProxyKind::WORDS, "values of `kind`"),
                     );
                 }
             }
@@ -378,6 +384,42 @@ fn is_file_name(name: &str) -> bool {
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+/// The steps that can be read. The rules look at these only, so of the others it is
+/// said here if there is nobody to do them to.
+fn timeline(top: &Table<'_, '_, '_>) -> Vec<Step> {
+    let backends = top.tables_as_they_are("backend");
+    let proxies = top.tables_as_they_are("proxy");
+    let all = || backends.iter().chain(&proxies);
+    let mut known: Vec<&str> = all().filter_map(|table| table.text("name")).collect();
+    let are_known = !known.is_empty() && known.len() == all().count();
+    known.push(EVERY_PROXY);
+    // A proxy of no known kind is a subject all the same, and is none to the rules.
+    let all_are_read = proxies.iter().all(|table| kind_of(table).is_some());
+    let mut steps = Vec::new();
+    for table in &top.tables("timeline", STEP) {
+        let read = step(table);
+        let subject = table.string("subject");
+        if let Some(subject) = subject
+            && (read.is_none() || !all_are_read)
+            && are_known
+            && !known.contains(&subject.value.as_str())
+        {
+            table.report(
+                subject.line,
+                "subject",
+                format!("{UNKNOWN_SUBJECT} `{}`", subject.value),
+                with_guess(&subject.value, &known, "values of `subject`"),
+            );
+        }
+        steps.extend(read);
+    }
+    steps
+}
+
+fn kind_of(table: &Table<'_, '_, '_>) -> Option<ProxyKind> {
+    ProxyKind::from_word(table.text("kind").or_else(|| table.text("name"))?)
 }
 
 fn step(table: &Table<'_, '_, '_>) -> Option<Step> {

@@ -356,11 +356,38 @@ impl<'r, 't, 'i> Table<'r, 't, 'i> {
             .collect()
     }
 
+    /// The tables `[[key]]`, without a word on what is wrong in them.
+    pub(super) fn tables_as_they_are(&self, key: &str) -> Vec<Table<'r, 't, 'i>> {
+        let list = self
+            .find(key)
+            .and_then(|(value, _)| value.get_ref().as_array());
+        list.into_iter()
+            .flat_map(|list| list.iter())
+            .filter_map(|item| {
+                Some(Self {
+                    reader: self.reader,
+                    label: format!("[[{key}]]"),
+                    entries: item.get_ref().as_table()?,
+                    line: self.reader.line_of(&item.span()),
+                })
+            })
+            .collect()
+    }
+
+    /// A text, without a word on what is wrong with it.
+    pub(super) fn text(&self, key: &str) -> Option<&'r str> {
+        self.find(key)
+            .and_then(|(value, _)| value.get_ref().as_str())
+    }
+
     /// Reports something of this table's.
     pub(super) fn report(&self, line: usize, key: &str, what: String, hint: impl Into<String>) {
         self.reader.report(line, key, what, hint);
     }
 }
+
+/// How it begins to be said that there is no such subject.
+pub(super) const UNKNOWN_SUBJECT: &str = "unknown subject";
 
 /// "allowed KIND: a, b, c", with the likeliest one first asked for.
 pub(super) fn with_guess(word: &str, allowed: &[&str], kind: &str) -> String {

@@ -4,7 +4,7 @@
 
 mod steps;
 
-use super::read::ScenarioError;
+use super::read::{ScenarioError, UNKNOWN_SUBJECT};
 use super::{EVERY_PROXY, Overrides, ProxyKind, Scenario};
 use crate::duration;
 
@@ -38,10 +38,11 @@ pub(super) struct Follows {
 impl Follows {
     /// From the errors of reading.
     pub(super) fn of(errors: &[ScenarioError]) -> Self {
+        // Who is not there keeps no step from being looked at.
         let any = |keys: &[&str]| {
-            errors
-                .iter()
-                .any(|error| keys.contains(&error.key.as_str()))
+            errors.iter().any(|error| {
+                keys.contains(&error.key.as_str()) && !error.what.starts_with(UNKNOWN_SUBJECT)
+            })
         };
         Self {
             names: any(&["name", "kind", "backend", "proxy", "external"]),

@@ -29,6 +29,83 @@ fn with(tail: &str) -> String {
     format!("{HEAD}{tail}")
 }
 
+/// What is wrong, each with its line and key.
+#[track_caller]
+fn wrong(text: &str) -> Vec<(usize, String, String)> {
+    let errors = Scenario::parse("t.toml", text)
+        .expect_err("an error is expected")
+        .errors;
+    errors
+        .into_iter()
+        .map(|error| {
+            (
+                error.line,
+                error.key,
+                format!("{} {}", error.what, error.hint),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn an_unknown_subject_is_told_whatever_else_is_wrong_with_its_step() {
+    let step = |head: &str, at: &str| {
+        format!("{head}[[timeline]]\nat = \"{at}\"\ndo = \"stop\"\nsubject = \"b9\"\n")
+    };
+    let misspelt = HEAD.replace("haproxy", "haproxi");
+    // Too late for the run, too late for any run, no time at all.
+    for (head, at) in [
+        (HEAD, "40s"),
+        (HEAD, "4000h"),
+        (HEAD, "40 parsecs"),
+        (&misspelt, "40s"),
+    ] {
+        let found = wrong(&step(head, at));
+        let has = |key: &str, said: &str| found.iter().any(|e| e.1 == key && e.2.contains(said));
+        assert!(
+            has("subject", "unknown subject `b9` did you mean `b1`?"),
+            "{at}: {found:?}"
+        );
+        assert!(has("at", ""), "{at}: {found:?}");
+        assert_eq!(
+            found.iter().filter(|e| e.1 == "subject").count(),
+            1,
+            "{found:?}"
+        );
+    }
+    let found = wrong(&step(&misspelt, "10s").replace("b9", "haproxi"));
+    assert_eq!(
+        found.len(),
+        1,
+        "a subject whose kind is not known: {found:?}"
+    );
+}
+
+#[test]
+fn a_proxy_whose_name_is_meant_to_be_its_kind() {
+    let text = HEAD.replace("haproxy", "haproxi");
+    check(
+        &text,
+        7,
+        "kind",
+        &["`kind` is missing", "did you mean `haproxy`?"],
+    );
+}
+
+#[test]
+fn a_scenarios_name_is_plain() {
+    let named = |name: &str| HEAD.replacen("\"t\"", &format!("\"{name}\""), 1);
+    for name in ["switch/../over", "..", ".hidden", "", "a b", "caf\u{e9}"] {
+        check(
+            &named(name),
+            1,
+            "scenario",
+            &["no name for a scenario", "letters, digits"],
+        );
+    }
+    assert!(Scenario::parse("t.toml", &named("over_2.a-b")).is_ok());
+}
+
 #[test]
 fn unknown_keys_are_named_with_line_and_allowed_ones() {
     check(

@@ -63,5 +63,6 @@ pub fn now(action: Action) -> Due {
         grace_ns: None,
         lasts_ns: None,
         to: None,
+        is_restart: false,
     }
 }

@@ -156,7 +156,11 @@ fn annotations(manifest: &Manifest, faults: &[Fault]) -> (Vec<Annotation>, Vec<u
             time,
             time_end: until.and_then(ms).filter(|end| *end > time),
             tags: vec!["gapscope".to_owned(), kind.to_owned(), run_tag(manifest)],
-            text: format!("{kind} {}: {what} ({})", fault.id, manifest.plan.scenario),
+            text: if fault.is_note() {
+                format!("{} ({})", fault.detail, manifest.plan.scenario)
+            } else {
+                format!("{kind} {}: {what} ({})", fault.id, manifest.plan.scenario)
+            },
         });
     }
     (found, unplaced)

@@ -78,13 +78,14 @@ pub fn run(args: Args) -> anyhow::Result<Exit> {
             refused(status)
         })?;
         let (tell, told) = mpsc::channel(WAITING);
+        let follows = run_id.is_empty();
         let draws = std::io::stdout().is_terminal() && !args.plain;
         let listening = listen(args.aggregator, run_id, views.into_inner(), tell);
         let showing = async {
             if draws {
                 screen::show(told, args.ascii).await
             } else {
-                plain::show(told).await
+                plain::show(told, follows).await
             }
         };
         // Whichever ends first: the one who looks has seen enough, or all is told.

@@ -1,6 +1,7 @@
 //! Lines, for files and pipes: events as they come, and each lane every two seconds.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -11,8 +12,12 @@ use crate::output::note;
 
 const EVERY_NS: i64 = 2_000_000_000;
 
-/// Prints until all is told, or nobody reads any more.
-pub(super) async fn show(mut told: mpsc::Receiver<Told>) -> anyhow::Result<Exit> {
+/// Without a word for so long, a person is told what is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+const WAITS: &str = "there is no run yet: waiting for one to be started";
+
+/// Prints until all is told, or nobody reads any more; `follows`: no run is named.
+pub(super) async fn show(mut told: mpsc::Receiver<Told>, follows: bool) -> anyhow::Result<Exit> {
     note(
         "provisional: what is stored so far, with clocks as far as they are known; no data is not \
          health",
@@ -20,13 +25,22 @@ pub(super) async fn show(mut told: mpsc::Receiver<Told>) -> anyhow::Result<Exit>
     let mut shown = Shown::default();
     let mut next = (String::new(), i64::MIN);
     let mut is_gone = false;
-    while let Some(message) = told.recv().await {
+    let mut next_message = match tokio::time::timeout(PATIENCE, told.recv()).await {
+        Ok(message) => message,
+        Err(_) => {
+            note(WAITS);
+            told.recv().await
+        }
+    };
+    while let Some(message) = next_message {
+        let mut is_over_now = false;
         let lines = match message {
             Told::View(view) => {
                 if std::mem::take(&mut is_gone) {
                     note("the aggregator is back");
                 }
                 let is_over = view.run_state != "running";
+                is_over_now = is_over;
                 let (now, run) = (view.now_ns, view.run_id.clone());
                 let mut lines = Vec::new();
                 if next.0 != run {
@@ -56,15 +70,23 @@ pub(super) async fn show(mut told: mpsc::Receiver<Told>) -> anyhow::Result<Exit>
             }
             Told::Over => break,
         };
-        let mut out = io::stdout().lock();
-        for line in lines {
-            match writeln!(out, "{line}") {
-                // Whoever reads has had enough.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(Exit::Ok),
-                other => other?,
+        {
+            let mut out = io::stdout().lock();
+            for line in lines {
+                match writeln!(out, "{line}") {
+                    // Whoever reads has had enough.
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                        return Ok(Exit::Ok);
+                    }
+                    other => other?,
+                }
             }
+            out.flush()?;
         }
-        out.flush()?;
+        if is_over_now && follows {
+            note("that run is over: waiting for the next one");
+        }
+        next_message = told.recv().await;
     }
     Ok(Exit::Ok)
 }

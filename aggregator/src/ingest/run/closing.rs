@@ -7,8 +7,27 @@ use crate::ingest::accounts::accounts;
 use crate::ingest::command::Closed;
 use crate::ingest::ending::{missing, since_planned_end, unheard};
 use crate::store::RunStore;
-use crate::store::manifest::RunState;
+use crate::store::manifest::{Manifest, RunState};
 use crate::utc::rfc3339;
+
+/// Why a run ended: a stop that came when all agents had come to the planned end by
+/// themselves cut nothing short.
+fn why_ended(manifest: &Manifest, reason: String) -> String {
+    const PLANNED: &str = "planned end";
+    let mut newest = manifest
+        .agents
+        .iter()
+        .map(|agent| agent.incarnations.last());
+    let all_came = !manifest.agents.is_empty()
+        && newest.all(|start| {
+            let ended = start.and_then(|start| start.ended.as_ref());
+            ended.is_some_and(|ended| ended.reason == PLANNED)
+        });
+    if all_came && !reason.contains(PLANNED) {
+        return format!("{PLANNED} (closed after it: {reason})");
+    }
+    reason
+}
 
 impl RunTask {
     pub(super) fn missing(&self) -> Vec<String> {
@@ -88,7 +107,7 @@ impl RunTask {
                     }
                     manifest.state = RunState::Closed;
                     manifest.closed_utc = Some(rfc3339(anchor.realtime_ns));
-                    manifest.end_reason = Some(reason);
+                    manifest.end_reason = Some(why_ended(manifest, reason));
                     manifest.anchors.push(anchor);
                     for what in noted {
                         let caveat = format!("missing when the run was closed: {what}");
@@ -127,6 +146,45 @@ impl RunTask {
                 let answer = text.clone().map_or_else(|| Ok(closed.clone()), Err);
                 let _ = reply.send(answer);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ingest::ending::tests::manifest;
+    use gapscope_proto::host::ProbingEnded;
+    use gapscope_proto::ids::Incarnation;
+
+    #[test]
+    fn a_stop_after_the_planned_end_cut_nothing_short() {
+        let why = |ends: &[Option<&str>]| {
+            let mut manifest = manifest();
+            manifest.agents.clear();
+            for (number, end) in ends.iter().enumerate() {
+                let agent = format!("a{number}").parse().expect("an id");
+                let start = manifest.incarnation_mut(&agent, Incarnation::generate());
+                start.ended = end.map(|reason| ProbingEnded {
+                    end_ns: 1,
+                    reason: reason.to_owned(),
+                    due: 0,
+                    sampled: 0,
+                    waited: 0,
+                    overslept: 0,
+                });
+            }
+            why_ended(&manifest, "stopped by an operator".to_owned())
+        };
+        let planned = "planned end (closed after it: stopped by an operator)";
+        assert_eq!(why(&[Some("planned end")]), planned);
+        for cut in [
+            &[Some("stopped")][..],
+            &[None],
+            &[],
+            &[Some("planned end"), None],
+        ] {
+            assert_eq!(why(cut), "stopped by an operator", "{cut:?}");
         }
     }
 }

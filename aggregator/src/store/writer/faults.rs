@@ -1,6 +1,6 @@
 //! Faults: recorded one by one, rewritten whole.
 
-use gapscope_proto::fault::Fault;
+use gapscope_proto::fault::{FIRST_NOTE_ID, Fault};
 
 use super::RunStore;
 use crate::store::error::StoreError;
@@ -8,14 +8,14 @@ use crate::store::frame;
 
 impl RunStore {
     /// Records a fault, or adds to one with the same id; id 0 takes the next
-    /// free one. Durable when it returns.
+    /// free one, of its own kind: notes use up no fault's number. Durable when it returns.
     ///
     /// # Errors
     /// When it could not be written; then nothing has changed.
     pub fn record_fault(&mut self, mut fault: Fault) -> Result<u32, StoreError> {
         let before = self.faults.clone();
         if fault.id == 0 {
-            fault.id = self.faults.iter().map(|f| f.id).max().unwrap_or(0) + 1;
+            fault.id = next_id(&self.faults, fault.is_note());
         }
         let id = fault.id;
         match self.faults.iter_mut().find(|f| f.id == id) {
@@ -41,6 +41,16 @@ impl RunStore {
         }
         Ok(id)
     }
+}
+
+fn next_id(known: &[Fault], is_note: bool) -> u32 {
+    let first = if is_note { FIRST_NOTE_ID } else { 1 };
+    known
+        .iter()
+        .map(|fault| fault.id)
+        .filter(|id| (*id >= FIRST_NOTE_ID) == is_note)
+        .max()
+        .map_or(first, |last| last.saturating_add(1))
 }
 
 /// What is learnt later is added; what is known stays unless it is said anew.

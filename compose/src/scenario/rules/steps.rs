@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::read::{ScenarioError, with_guess};
+use super::super::read::{ScenarioError, UNKNOWN_SUBJECT, with_guess};
 use super::super::{Action, EVERY_PROXY, Overrides, ProxyKind, SECOND, Scenario, Step};
 use crate::duration;
 
@@ -166,7 +166,7 @@ pub(super) fn check(scenario: &Scenario, overrides: &Overrides) -> Vec<ScenarioE
             known.push(EVERY_PROXY);
             wrong(
                 "subject",
-                format!("unknown subject `{}`", step.subject),
+                format!("{UNKNOWN_SUBJECT} `{}`", step.subject),
                 with_guess(&step.subject, &known, "values of `subject`"),
             );
             continue;
