@@ -29,6 +29,7 @@ pub mod ledger_tables;
 pub mod load;
 pub mod local;
 pub mod merge;
+pub mod parallel;
 pub mod repeat;
 pub mod row;
 pub mod run;

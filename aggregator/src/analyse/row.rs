@@ -6,6 +6,7 @@
 //! flight counts as during, whenever it was due.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use gapscope_proto::fault::Span;
 use gapscope_proto::ids::{AgentId, TargetName};
@@ -19,6 +20,7 @@ use super::fault::{LocalFault, Seen, exposure_window_ns, look};
 use super::hole::holes;
 use super::latency::{Quantiles, Values};
 use super::merge::{self, Merged};
+use super::parallel;
 use super::series::{ClientSeries, Slot, SlotCounts, Worth};
 use super::stretch::{Blind, MaxGap, Stretch, stretches};
 use super::unseen::longest_unseen_ns;
@@ -63,6 +65,13 @@ enum Part {
 }
 
 impl<T> Split<T> {
+    fn join(&mut self, other: &Self, join: impl Fn(&mut T, &T)) {
+        join(&mut self.all, &other.all);
+        join(&mut self.healthy, &other.healthy);
+        join(&mut self.during, &other.during);
+        join(&mut self.after, &other.after);
+    }
+
     fn part(&mut self, part: Part) -> &mut T {
         match part {
             Part::Healthy => &mut self.healthy,
@@ -306,18 +315,24 @@ pub fn longest_key(window: &Window) -> (i64, bool, i64) {
 pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
     let first = clients.first()?;
     let deadline = context.deadline_ns;
-    let blinds: Vec<Blind> = clients
-        .iter()
-        .map(|client| Blind::new(context.pauses, client))
-        .collect();
+    let mut blinds: Vec<Blind> = Vec::with_capacity(clients.len());
     let mut found: Vec<Vec<Stretch>> = Vec::with_capacity(clients.len());
+    let mut unknown: Vec<Vec<(i64, i64)>> = Vec::with_capacity(clients.len());
     let mut max_gap = MaxGap::default();
-    for (client, blind) in clients.iter().zip(&blinds) {
-        let (stretches, gap) = stretches(client, deadline, blind);
-        max_gap = max_gap.max(gap);
+    let of_each = parallel::map(clients, |client| {
+        let blind = Blind::new(context.pauses, client);
+        let (stretches, gap) = stretches(client, deadline, &blind);
+        let unseen_ns = longest_unseen_ns(client, deadline, (i64::MIN, i64::MAX));
+        (blind, stretches, gap, holes(client, deadline), unseen_ns)
+    });
+    let mut unseen_ns = 0;
+    for (blind, stretches, gap, holes, unseen) in of_each {
+        unseen_ns = unseen.max(unseen_ns);
+        blinds.push(blind);
         found.push(stretches);
+        unknown.push(holes);
+        max_gap = max_gap.max(gap);
     }
-    let unknown: Vec<Vec<(i64, i64)>> = clients.iter().map(|c| holes(c, deadline)).collect();
     let windows = windows(clients, &found, &unknown, context);
     let mut faults: Vec<FaultRow> = context
         .faults
@@ -339,11 +354,13 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
     let max_gap = of_faults.fold(max_gap, MaxGap::max);
     let effects = effects(&faults, context, first.interval_ns);
     let client_time_lost = merge::client_time(&found, &unknown);
-    let unseen_ns = longest_unseen(clients.iter(), deadline, (i64::MIN, i64::MAX));
-    let mut tally = Tally::default();
-    for client in clients {
-        tally.take(client, context, &effects);
-    }
+    let tallies = parallel::map(clients, |client| Tally::of(client, context, &effects));
+    let tally = tallies.into_iter().reduce(Tally::and).unwrap_or_default();
+    let (latency, response) = parallel::both(
+        parallel::is_much(clients),
+        || quantiles(tally.latency),
+        || quantiles(tally.response),
+    );
     Some(Row {
         agent: first.key.agent.clone(),
         target: first.key.target.clone(),
@@ -354,8 +371,8 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         timeouts: first.timeouts,
         origin_ns: first.lives.first().map_or(0, |life| life.origin_ns),
         slots: tally.slots,
-        latency: quantiles(tally.latency),
-        response: quantiles(tally.response),
+        latency,
+        response,
         changes: tally.changes,
         healthy_backends_a_client: tally.healthy_backends_a_client,
         max_gap,
@@ -368,17 +385,6 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         faults,
         pool: tally.pool,
     })
-}
-
-fn longest_unseen<'a>(
-    clients: impl Iterator<Item = &'a ClientSeries>,
-    deadline_ns: i64,
-    within: (i64, i64),
-) -> i64 {
-    clients
-        .map(|client| longest_unseen_ns(client, deadline_ns, within))
-        .max()
-        .unwrap_or(0)
 }
 
 fn windows(
@@ -518,13 +524,13 @@ fn fault_row(
     if went_on {
         judgement.verdict = Verdict::Unmeasured;
     }
-    let unseen_ns = longest_unseen(
-        clients
-            .iter()
-            .filter(|client| at_stake.iter().any(|(n, _)| *n == client.key.client)),
-        deadline_ns,
-        (fault.asked.earliest_ns, fault.until_ns),
-    );
+    let within = (fault.asked.earliest_ns, fault.until_ns);
+    let unseen_ns = clients
+        .iter()
+        .filter(|client| at_stake.iter().any(|(n, _)| *n == client.key.client))
+        .map(|client| longest_unseen_ns(client, deadline_ns, within))
+        .max()
+        .unwrap_or(0);
     let hurt: Vec<&Seen> = at_stake
         .iter()
         .map(|(_, s)| s)
@@ -628,7 +634,69 @@ struct Tally {
     pool: PoolCounts,
 }
 
+fn add_all<K: Ord, V>(into: &mut BTreeMap<K, V>, more: BTreeMap<K, V>, join: impl Fn(&mut V, V)) {
+    for (key, value) in more {
+        match into.entry(key) {
+            Entry::Occupied(mut known) => join(known.get_mut(), value),
+            Entry::Vacant(place) => {
+                place.insert(value);
+            }
+        }
+    }
+}
+
 impl Tally {
+    /// One client's.
+    fn of(client: &ClientSeries, context: &Context<'_>, effects: &[(i64, i64)]) -> Self {
+        let mut tally = Self::default();
+        tally.take(client, context, effects);
+        tally
+    }
+
+    /// This and another client's.
+    fn and(mut self, other: Self) -> Self {
+        let Self {
+            slots,
+            latency,
+            response,
+            changes,
+            healthy_backends_a_client,
+            errors,
+            switches,
+            pool,
+        } = other;
+        self.slots.join(&slots, SlotCounts::merge);
+        self.latency.join(&latency, Values::merge);
+        self.response.join(&response, Values::merge);
+        self.changes.connections += changes.connections;
+        self.changes.sessions += changes.sessions;
+        self.changes.backends += changes.backends;
+        let own = &mut self.changes;
+        own.healthy_backends.extend(changes.healthy_backends);
+        own.all_backends.extend(changes.all_backends);
+        self.healthy_backends_a_client = self
+            .healthy_backends_a_client
+            .max(healthy_backends_a_client);
+        add_all(&mut self.errors, errors, |known, more| {
+            known.count += more.count;
+            known.first_ns = known.first_ns.min(more.first_ns);
+            known.last_ns = known.last_ns.max(more.last_ns);
+        });
+        add_all(&mut self.switches, switches, |known, more| {
+            known.count += more.count;
+            known.first_ns = known.first_ns.min(more.first_ns);
+            known.last_ns = known.last_ns.max(more.last_ns);
+        });
+        let add = |known: &mut u64, more| *known += more;
+        add_all(&mut self.pool.dead_at_ping, pool.dead_at_ping, add);
+        add_all(
+            &mut self.pool.failed_after_ping,
+            pool.failed_after_ping,
+            add,
+        );
+        self
+    }
+
     fn take(&mut self, client: &ClientSeries, context: &Context<'_>, effects: &[(i64, i64)]) {
         let deadline = context.deadline_ns;
         let part_of = |at: i64| {

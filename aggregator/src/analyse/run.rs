@@ -24,6 +24,7 @@ use super::ledger_tables::{readings, written};
 use super::load::{self, LoadError, Names};
 pub use super::local::{FaultTimes, PROXY_VIEW, RESET, is_note};
 use super::local::{fault_times, local_faults};
+use super::parallel;
 use super::row::{Context, Row, row};
 use super::series::{ClientSeries, SlotCounts};
 use super::still::StoodStill;
@@ -379,9 +380,7 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
             let mut seen = traffic.of(timeline, target.as_str(), style);
             let mut clients = clients::clients(&manifest, &blocks, of, &mut names, &mut seen)?;
             seen.end(&manifest.plan.groups, &names);
-            for client in &mut clients {
-                client.stood_still(&still);
-            }
+            parallel::each_mut(&mut clients, |client| client.stood_still(&still));
             for group in by_kind(&clients) {
                 if let Some(row) = row(group, &context) {
                     book.merge(&row.slots.all);

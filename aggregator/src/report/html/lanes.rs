@@ -20,6 +20,7 @@ use super::cell::{Cell, EMPTY, NO_BACKEND, SEVERAL_BACKENDS, bit, cause_group, l
 use super::flow::{self, Flows};
 use crate::align::map::Relation;
 use crate::analyse::latency::{Value, Values};
+use crate::analyse::parallel;
 use crate::analyse::row::{Row, Scope};
 use crate::analyse::run::{Begun, Watch};
 use crate::analyse::series::{ClientSeries, Probe, Slot, Worth};
@@ -97,11 +98,14 @@ pub struct Lane {
     pub bound_ns: i64,
     /// Whether its clock is related to the timeline at all.
     pub is_related: bool,
-    /// Latencies of answered probes: share and value.
-    pub latency: Vec<(f64, Value)>,
+    /// Latencies of answered probes.
+    pub latency: Curve,
     /// Responses of due slots.
-    pub response: Vec<(f64, Value)>,
+    pub response: Curve,
 }
+
+/// Share and value.
+type Curve = Vec<(f64, Value)>;
 
 /// What a bad sample said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -411,6 +415,22 @@ impl Gathered {
     }
 }
 
+/// Latencies of answered probes and responses of due slots, as curves.
+fn curves(clients: &[ClientSeries], deadline: i64) -> (Curve, Curve) {
+    let (mut latency, mut response) = (Values::default(), Values::default());
+    for client in clients {
+        client.for_each_slot(|slot| {
+            response.add_response(&slot, deadline);
+            if let Slot::Probed(probe) = slot
+                && probe.outcome == Outcome::Ok
+            {
+                latency.answered(probe.took_ns());
+            }
+        });
+    }
+    (latency.curve(), response.curve())
+}
+
 impl Watch for Gathered {
     fn begin(&mut self, run: &Begun<'_>) {
         let mut begin: Option<i64> = None;
@@ -483,26 +503,21 @@ impl Watch for Gathered {
             .collect();
         let mut cells = vec![EMPTY; strips.len() * self.columns];
         let mut strip_of = HashMap::new();
-        for (strip, some) in clients.chunks(each).enumerate() {
-            let of_strip = &mut cells[strip * self.columns..(strip + 1) * self.columns];
-            for client in some {
-                strip_of.insert(client.key.client, u16::try_from(strip).unwrap_or(0));
-                self.fill(of_strip, &place, client, deadline);
-            }
-        }
-        let singles = self.singles(&place, clients, &strip_of, row, deadline);
-        flow::add(&mut self.flows, clients, row);
-        let (mut latency, mut response) = (Values::default(), Values::default());
-        for client in clients {
-            client.for_each_slot(|slot| {
-                response.add_response(&slot, deadline);
-                if let Slot::Probed(probe) = slot
-                    && probe.outcome == Outcome::Ok
-                {
-                    latency.answered(probe.took_ns());
+        let draw = || {
+            for (strip, some) in clients.chunks(each).enumerate() {
+                let of_strip = &mut cells[strip * self.columns..(strip + 1) * self.columns];
+                for client in some {
+                    strip_of.insert(client.key.client, u16::try_from(strip).unwrap_or(0));
+                    self.fill(of_strip, &place, client, deadline);
                 }
-            });
-        }
+            }
+            let singles = self.singles(&place, clients, &strip_of, row, deadline);
+            flow::add(&mut self.flows, clients, row);
+            singles
+        };
+        let is_much = parallel::is_much(clients);
+        let (singles, (latency, response)) =
+            parallel::both(is_much, draw, || curves(clients, deadline));
         let bounds = run
             .agents
             .iter()
@@ -529,8 +544,8 @@ impl Watch for Gathered {
             probes: clients.iter().map(|c| c.probes.len()).sum(),
             bound_ns,
             is_related,
-            latency: latency.curve(),
-            response: response.curve(),
+            latency,
+            response,
         });
     }
 }
