@@ -9,9 +9,10 @@ use std::sync::Arc;
 use gapscope_proto::batch::{Columns, Row, Series};
 use gapscope_proto::ids::{AgentId, Incarnation, RunId};
 use gapscope_proto::sample::Sample;
-use polars::prelude::*;
+use polars::prelude::PolarsResult;
+use polars_arrow::array::Array;
 
-use super::frame::{maybe, numbers, texts};
+use super::pages::{Dictionary, maybe, numbers, truths};
 use super::schema::{samples, samples_schema};
 
 /// What rows of one stream and series have in common.
@@ -26,7 +27,7 @@ struct Common {
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     common: Vec<Common>,
-    of: Vec<IdxSize>,
+    of: Vec<u32>,
     seq: Vec<u64>,
     slot: Vec<u64>,
     scheduled: Vec<i64>,
@@ -60,7 +61,7 @@ impl Buffer {
         series: &[Series],
         rows: &[Row],
     ) -> u64 {
-        let base = IdxSize::try_from(self.common.len()).unwrap_or(IdxSize::MAX);
+        let base = u32::try_from(self.common.len()).unwrap_or(u32::MAX);
         let agent: Arc<str> = Arc::from(agent.as_str());
         let incarnation: Arc<str> = Arc::from(incarnation.to_string());
         self.common.extend(series.iter().map(|series| Common {
@@ -116,61 +117,59 @@ impl Buffer {
         *self = Self::default();
     }
 
-    /// As a frame of [`samples_schema`].
-    pub(crate) fn frame(&self, run: RunId) -> PolarsResult<DataFrame> {
+    /// As columns of [`super::schema::samples_schema`], in its order.
+    pub(crate) fn columns(&self, run: RunId) -> PolarsResult<Vec<Box<dyn Array>>> {
         use samples::*;
-        let run = run.to_string();
-        let of = || self.common.iter().map(|common| &common.series);
-        let word = |name, pick: fn(&Series) -> Option<&str>| texts(name, of().map(pick));
-        let agents = self.common.iter().map(|c| Some(&*c.agent));
-        let incarnations = self.common.iter().map(|c| Some(&*c.incarnation));
-        let common = DataFrame::new(
-            self.common.len(),
-            vec![
-                texts(RUN_ID, of().map(|_| Some(run.as_str())))?,
-                texts(AGENT_ID, agents)?,
-                texts(INCARNATION, incarnations)?,
-                word(TARGET, |s| Some(s.target.as_str()))?,
-                word(STYLE, |s| Some(s.style.as_str()))?,
-                numbers(CLIENT, of().map(|s| s.client)),
-                word(PHASE, |s| Some(s.phase.as_str()))?,
-                word(OUTCOME, |s| Some(s.outcome.as_str()))?,
-                word(CAUSE, |s| s.cause.map(|cause| cause.as_str()))?,
-                maybe(ERROR_CODE, of().map(|s| s.error_code)),
-                word(SQLSTATE, |s| s.sqlstate.as_deref())?,
-                word(ERROR, |s| s.error.as_deref())?,
-                numbers(MAY_HAVE_EXECUTED, of().map(|s| s.may_have_executed)),
-                maybe(HANDSHAKE_ID, of().map(|s| s.handshake_id)),
-                word(BACKEND, |s| s.backend.as_deref())?,
-                word(PEER, |s| s.peer.as_deref())?,
-                word(SERVER_VERSION, |s| s.server_version.as_deref())?,
-                word(CANARY, |s| s.canary.map(|canary| canary.as_str()))?,
-            ],
-        )?;
-        let of = IdxCa::from_vec(PlSmallStr::EMPTY, self.of.clone());
-        let common = common.take(&of)?;
-        let own = |name: &str| -> Option<Column> {
-            Some(match name {
-                SEQ => numbers(SEQ, self.seq.iter().copied()),
-                SLOT => numbers(SLOT, self.slot.iter().copied()),
-                SCHEDULED_NS => numbers(SCHEDULED_NS, self.scheduled.iter().copied()),
-                STARTED_NS => numbers(STARTED_NS, self.started.iter().copied()),
-                FINISHED_NS => numbers(FINISHED_NS, self.finished.iter().copied()),
-                RESOLVE_NS => maybe(RESOLVE_NS, self.resolve.iter().copied()),
-                CONNECT_NS => maybe(CONNECT_NS, self.connect.iter().copied()),
-                QUERY_NS => maybe(QUERY_NS, self.query.iter().copied()),
-                CONNECTION => maybe(CONNECTION, self.connection.iter().copied()),
-                CONNECTION_ID => maybe(CONNECTION_ID, self.connection_id.iter().copied()),
-                _ => return None,
-            })
+        let the_run = || {
+            let mut dictionary = Dictionary::default();
+            let number = dictionary.number(&run.to_string());
+            dictionary.column(self.of.iter().map(|_| Some(number)))
         };
-        let columns = samples_schema()
-            .iter_names()
-            .map(|name| match own(name.as_str()) {
-                Some(column) => Ok(column),
-                None => common.column(name.as_str()).cloned(),
+        // Of what rows have in common, looked up once each; a row then has a number.
+        let word = |pick: &dyn Fn(&Common) -> Option<&str>| {
+            let mut dictionary = Dictionary::default();
+            let of_common: Vec<Option<u32>> = self
+                .common
+                .iter()
+                .map(|common| pick(common).map(|word| dictionary.number(word)))
+                .collect();
+            dictionary.column(self.of.iter().map(|of| of_common[*of as usize]))
+        };
+        let series = || self.of.iter().map(|of| &self.common[*of as usize].series);
+        let schema = samples_schema();
+        let columns = schema.iter_names().map(|name| {
+            Ok(match name.as_str() {
+                RUN_ID => the_run()?,
+                AGENT_ID => word(&|c| Some(&c.agent))?,
+                INCARNATION => word(&|c| Some(&c.incarnation))?,
+                TARGET => word(&|c| Some(c.series.target.as_str()))?,
+                STYLE => word(&|c| Some(c.series.style.as_str()))?,
+                CLIENT => numbers(series().map(|s| s.client)),
+                SEQ => numbers(self.seq.iter().copied()),
+                SLOT => numbers(self.slot.iter().copied()),
+                SCHEDULED_NS => numbers(self.scheduled.iter().copied()),
+                STARTED_NS => numbers(self.started.iter().copied()),
+                FINISHED_NS => numbers(self.finished.iter().copied()),
+                RESOLVE_NS => maybe(self.resolve.iter().copied()),
+                CONNECT_NS => maybe(self.connect.iter().copied()),
+                QUERY_NS => maybe(self.query.iter().copied()),
+                PHASE => word(&|c| Some(c.series.phase.as_str()))?,
+                OUTCOME => word(&|c| Some(c.series.outcome.as_str()))?,
+                CAUSE => word(&|c| c.series.cause.map(|cause| cause.as_str()))?,
+                ERROR_CODE => maybe(series().map(|s| s.error_code)),
+                SQLSTATE => word(&|c| c.series.sqlstate.as_deref())?,
+                ERROR => word(&|c| c.series.error.as_deref())?,
+                MAY_HAVE_EXECUTED => truths(series().map(|s| Some(s.may_have_executed))),
+                CONNECTION => maybe(self.connection.iter().copied()),
+                CONNECTION_ID => maybe(self.connection_id.iter().copied()),
+                HANDSHAKE_ID => maybe(series().map(|s| s.handshake_id)),
+                BACKEND => word(&|c| c.series.backend.as_deref())?,
+                PEER => word(&|c| c.series.peer.as_deref())?,
+                SERVER_VERSION => word(&|c| c.series.server_version.as_deref())?,
+                CANARY => word(&|c| c.series.canary.map(|canary| canary.as_str()))?,
+                other => unreachable!("samples have no column `{other}`"),
             })
-            .collect::<PolarsResult<Vec<Column>>>()?;
-        DataFrame::new(self.len(), columns)
+        });
+        columns.collect()
     }
 }

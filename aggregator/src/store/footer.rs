@@ -78,10 +78,14 @@ impl Footer {
         self.format_version >= checksum::SINCE_VERSION
     }
 
+    /// As it stands in the file.
+    pub(crate) fn to_text(&self) -> String {
+        serde_json::to_string(self).expect("a footer is plain data")
+    }
+
     /// As polars wants it.
     pub fn to_metadata(&self) -> KeyValueMetadata {
-        let text = serde_json::to_string(self).expect("a footer is plain data");
-        KeyValueMetadata::from_static(vec![(KEY.to_owned(), text)])
+        KeyValueMetadata::from_static(vec![(KEY.to_owned(), self.to_text())])
     }
 }
 

@@ -10,14 +10,13 @@
 //! style together. A part whose checksum does not hold is not merged: its
 //! damage would get a new, valid checksum.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use gapscope_proto::ids::RunId;
 use polars::io::parquet::write::BatchedWriter;
 use polars::prelude::{
-    Column, DataFrame, Expr, IdxCa, IdxSize, IntoLazy, NULL, ParquetCompression, ParquetWriter,
-    PlSmallStr, PolarsResult, SchemaRef, col, lit,
+    DataFrame, Expr, IntoLazy, NULL, ParquetCompression, ParquetWriter, SchemaRef, col, lit,
 };
 
 use super::disk::{Disk, Out, part_name, part_number};
@@ -26,9 +25,8 @@ use super::footer::{self, Footer, Range, Ranges};
 use super::reader::{
     Care, Part, Parts, has_columns, host_parts, pick_host_table, read_rows, sample_parts,
 };
-use super::schema::{
-    HOST_TABLES, HostTable, dictionary, host_schema, host_table_schema, samples, samples_schema,
-};
+use super::reorder;
+use super::schema::{HOST_TABLES, HostTable, host_schema, host_table_schema};
 
 /// Rows in a row group of a merged file.
 pub(crate) const ROW_GROUP: usize = 1 << 18;
@@ -36,10 +34,6 @@ pub(crate) const ROW_GROUP: usize = 1 << 18;
 /// ([`crate::ingest::run::GROUP_RECORDS`]). Merging such parts would write each sample
 /// once more, and a run that is so busy has no time for that.
 const LEFT_ALONE: u64 = 1 << 16;
-/// Rows of a merged file of samples that are put into order together.
-const ORDERED: usize = 1 << 19;
-/// Rows of one key that have a row group of their own in such a file.
-const LEAST_GROUP: usize = 1 << 15;
 /// A live part is written twice: the second time for good, as small as can be.
 pub(crate) const OF_LIVE: ParquetCompression = ParquetCompression::Lz4Raw;
 /// So many small live parts are made one.
@@ -105,17 +99,6 @@ fn ranges<'a>(parts: impl Iterator<Item = &'a Part>) -> Vec<Range> {
 /// What is done to rows on their way from a part into the new file.
 type Pick<'a> = &'a dyn Fn(&Part, DataFrame) -> Result<DataFrame, StoreError>;
 
-/// In which order rows stand in the new file, and which file that is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
-    /// As they come; a live part.
-    Live,
-    /// As they come.
-    AsTheyCome,
-    /// Those of one agent, target and style together, so many at a time.
-    ByKey,
-}
-
 /// Writes `parts` into the new file `path`.
 fn write<'a>(
     disk: &Disk,
@@ -123,19 +106,15 @@ fn write<'a>(
     schema: &SchemaRef,
     footer: &Footer,
     parts: impl Iterator<Item = &'a Part>,
-    (pick, order): (Pick<'_>, Order),
+    (pick, compression): (Pick<'_>, ParquetCompression),
 ) -> Result<(), StoreError> {
     disk.write_sealed(path, |out| {
-        let compression = match order {
-            Order::Live => OF_LIVE,
-            Order::AsTheyCome | Order::ByKey => ParquetCompression::default(),
-        };
         let writer = ParquetWriter::new(out)
             .with_compression(compression)
             .with_key_value_metadata(Some(footer.to_metadata()))
             .batched(schema)
             .map_err(StoreError::parquet("write", path))?;
-        copy(writer, path, parts, pick, order)
+        copy(writer, path, parts, pick)
     })
 }
 
@@ -144,28 +123,16 @@ fn copy<'a>(
     path: &Path,
     parts: impl Iterator<Item = &'a Part>,
     pick: Pick<'_>,
-    order: Order,
 ) -> Result<(), StoreError> {
-    let full = match order {
-        Order::Live | Order::AsTheyCome => ROW_GROUP,
-        Order::ByKey => ORDERED,
-    };
     let mut group: Option<DataFrame> = None;
     let mut flush = |group: &mut Option<DataFrame>| {
         let Some(mut frame) = group.take() else {
             return Ok(());
         };
         frame.rechunk_mut();
-        let groups = match order {
-            Order::Live | Order::AsTheyCome => vec![frame],
-            Order::ByKey => by_key(frame).map_err(StoreError::parquet("merge", path))?,
-        };
-        for frame in groups {
-            writer
-                .write_batch(&frame)
-                .map_err(StoreError::parquet("write", path))?;
-        }
-        Ok(())
+        writer
+            .write_batch(&frame)
+            .map_err(StoreError::parquet("write", path))
     };
     for part in parts {
         let rows = usize::try_from(part.rows).unwrap_or(usize::MAX);
@@ -182,7 +149,7 @@ fn copy<'a>(
                 }
                 None => group = Some(frame),
             }
-            if group.as_ref().is_some_and(|g| g.height() >= full) {
+            if group.as_ref().is_some_and(|g| g.height() >= ROW_GROUP) {
                 flush(&mut group)?;
             }
         }
@@ -192,54 +159,6 @@ fn copy<'a>(
         .finish()
         .map(drop)
         .map_err(StoreError::parquet("write", path))
-}
-
-/// Rows of samples as row groups in which those of one agent, target and style stand
-/// together, in the order in which they came: whoever looks at one of these after the
-/// other then reads each row once ([`super::blocks`]).
-fn by_key(frame: DataFrame) -> PolarsResult<Vec<DataFrame>> {
-    let columns = [samples::AGENT_ID, samples::TARGET, samples::STYLE];
-    let columns = columns
-        .iter()
-        .map(|name| frame.column(name)?.cast(&dictionary()))
-        .collect::<PolarsResult<Vec<Column>>>()?;
-    let words = columns
-        .iter()
-        .map(|column| column.cat32())
-        .collect::<PolarsResult<Vec<_>>>()?;
-    let numbers = |at: usize| words[at].physical().iter().map(|n| n.unwrap_or(u32::MAX));
-    let mut order: Vec<Vec<IdxSize>> = Vec::new();
-    let mut places: HashMap<(u32, u32, u32), usize> = HashMap::new();
-    let mut last = None;
-    let keys = numbers(0).zip(numbers(1)).zip(numbers(2));
-    for (row, ((agent, target), style)) in (0..).zip(keys) {
-        let key = (agent, target, style);
-        let place = match last {
-            Some((before, place)) if before == key => place,
-            _ => *places.entry(key).or_insert_with(|| {
-                order.push(Vec::new());
-                order.len() - 1
-            }),
-        };
-        last = Some((key, place));
-        order[place].push(row);
-    }
-    let mut groups = Vec::new();
-    let mut rows: Vec<IdxSize> = Vec::new();
-    let mut end_group = |rows: &mut Vec<IdxSize>| {
-        let rows = IdxCa::from_vec(PlSmallStr::EMPTY, std::mem::take(rows));
-        frame.take(&rows).map(|group| groups.push(group))
-    };
-    for of_key in order {
-        rows.extend(of_key);
-        if rows.len() >= LEAST_GROUP {
-            end_group(&mut rows)?;
-        }
-    }
-    if !rows.is_empty() {
-        end_group(&mut rows)?;
-    }
-    Ok(groups)
 }
 
 /// Rows with every column of `schema`: parts of an older build have fewer.
@@ -261,10 +180,6 @@ fn complete(part: &Part, rows: DataFrame, schema: &SchemaRef) -> Result<DataFram
         .select(columns)
         .collect()
         .map_err(StoreError::parquet("merge", &part.path))
-}
-
-fn as_it_is(_: &Part, rows: DataFrame) -> Result<DataFrame, StoreError> {
-    Ok(rows)
 }
 
 fn remove_all<'a>(
@@ -302,15 +217,10 @@ pub(crate) fn merge_samples(
             + 1;
         let path = folder.join("samples").join(part_name(number));
         let footer = Footer::new(run, ranges(parts.live.iter()), names_of(parts.live.iter()));
-        let schema = samples_schema();
-        write(
-            disk,
-            &path,
-            &schema,
-            &footer,
-            parts.live.iter(),
-            (&as_it_is, Order::ByKey),
-        )?;
+        disk.write_sealed(&path, |out| {
+            let for_good = ParquetCompression::default().into();
+            reorder::write(out, &path, for_good, &footer, parts.live.iter(), true)
+        })?;
     }
     let live = parts.live.iter().map(|part| &part.path);
     let gone = live.chain(&parts.replaced).chain(&parts.superseded);
@@ -360,7 +270,7 @@ pub(crate) fn merge_hosts(
             &schema,
             &footer,
             parts.used(),
-            (&pick, Order::AsTheyCome),
+            (&pick, ParquetCompression::default()),
         )?;
     }
     // Every table holds its share now.
@@ -401,23 +311,20 @@ impl Compaction {
             Ok(_) => return (Small::default(), Ok(())),
             Err(error) => return (self.small, Err(error)),
         };
-        let schema = if self.is_host {
-            host_schema()
-        } else {
-            samples_schema()
-        };
         let name = part_name(self.number);
         let path = live.join(&name);
         let footer = Footer::new(self.run, ranges(parts.iter()), names_of(parts.iter()));
-        let whole = |part: &Part, rows: DataFrame| complete(part, rows, &schema);
-        if let Err(error) = write(
-            &self.disk,
-            &path,
-            &schema,
-            &footer,
-            parts.iter(),
-            (&whole, Order::Live),
-        ) {
+        let written = if self.is_host {
+            let schema = host_schema();
+            let whole = |part: &Part, rows: DataFrame| complete(part, rows, &schema);
+            let how: (Pick<'_>, _) = (&whole, OF_LIVE);
+            write(&self.disk, &path, &schema, &footer, parts.iter(), how)
+        } else {
+            self.disk.write_sealed(&path, |out| {
+                reorder::write(out, &path, OF_LIVE.into(), &footer, parts.iter(), false)
+            })
+        };
+        if let Err(error) = written {
             // It may have got its name all the same. What it names must not be merged
             // a second time while it is there.
             let is_undone = self.disk.remove(&path).is_ok();

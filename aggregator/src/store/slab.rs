@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use polars::prelude::PolarsError;
-use polars_arrow::array::{Array, DictionaryArray, PrimitiveArray, Utf8ViewArray};
+use polars_arrow::array::{Array, BooleanArray, DictionaryArray, PrimitiveArray, Utf8ViewArray};
 use polars_arrow::bitmap::Bitmap;
 use polars_arrow::compute::concatenate::concatenate;
 use polars_arrow::datatypes::ArrowSchema;
@@ -69,6 +69,19 @@ impl<T: Copy> Numbers<'_, T> {
             Some(validity) if !validity.get_bit(row) => None,
             _ => Some(*value),
         }
+    }
+}
+
+/// A column of truths; one that the file does not have is null throughout.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Truths<'a>(Option<&'a BooleanArray>);
+
+impl Truths<'_> {
+    /// A row's.
+    pub(crate) fn get(&self, row: usize) -> Option<bool> {
+        let array = self.0?;
+        let is_there = row < array.len() && !array.is_null(row);
+        is_there.then(|| array.value(row))
     }
 }
 
@@ -339,6 +352,20 @@ impl Slab {
         };
         let array = array.ok_or_else(|| self.wrong(name, std::any::type_name::<T>()))?;
         Ok(of_array(array))
+    }
+
+    /// A column of truths.
+    ///
+    /// # Errors
+    /// When the file holds something else there.
+    pub(crate) fn truths(&self, name: &str) -> Result<Truths<'_>, StoreError> {
+        let array = match self.column(name) {
+            None => return Ok(Truths(None)),
+            Some(Held::Other(array)) => array.as_any().downcast_ref::<BooleanArray>(),
+            Some(Held::Words(..)) => None,
+        };
+        let array = array.ok_or_else(|| self.wrong(name, "truths"))?;
+        Ok(Truths(Some(array)))
     }
 
     /// A column of words.

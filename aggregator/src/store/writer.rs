@@ -29,7 +29,9 @@ use super::frame::{self, Bound, Row};
 use super::loss::LossRecord;
 use super::manifest::Manifest;
 use super::merge::{self, Small};
+use super::pages::Pages;
 use super::positions::Positions;
+use super::schema::samples_schema;
 
 mod closing;
 mod faults;
@@ -237,11 +239,21 @@ impl RunStore {
         self.write_losses()?;
         if !self.samples.is_empty() {
             let path = self.live_part("samples/live", self.next_samples_part);
-            let frame = self
+            let columns = self
                 .samples
-                .frame(self.manifest.run_id)
+                .columns(self.manifest.run_id)
                 .map_err(StoreError::parquet("write", &path))?;
-            self.write_part(&path, frame, self.sample_ranges.list())?;
+            let ranges = self.sample_ranges.list().to_vec();
+            let footer = Footer::new(self.manifest.run_id, ranges, Vec::new());
+            self.disk.write_sealed(&path, |out| {
+                let of_live = merge::OF_LIVE.into();
+                Pages::new(out, &samples_schema(), of_live, &footer)
+                    .and_then(|mut pages| {
+                        pages.write(&columns)?;
+                        pages.finish()
+                    })
+                    .map_err(StoreError::parquet("write", &path))
+            })?;
             self.next_samples_part += 1;
             self.live_parts += 1;
             self.small_samples
