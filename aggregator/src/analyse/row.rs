@@ -322,9 +322,12 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
     let of_each = parallel::map(clients, |client| {
         let blind = Blind::new(context.pauses, client);
         let (stretches, gap) = stretches(client, deadline, &blind);
-        (blind, stretches, gap, holes(client, deadline))
+        let unseen_ns = longest_unseen_ns(client, deadline, (i64::MIN, i64::MAX));
+        (blind, stretches, gap, holes(client, deadline), unseen_ns)
     });
-    for (blind, stretches, gap, holes) in of_each {
+    let mut unseen_ns = 0;
+    for (blind, stretches, gap, holes, unseen) in of_each {
+        unseen_ns = unseen.max(unseen_ns);
         blinds.push(blind);
         found.push(stretches);
         unknown.push(holes);
@@ -351,10 +354,6 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
     let max_gap = of_faults.fold(max_gap, MaxGap::max);
     let effects = effects(&faults, context, first.interval_ns);
     let client_time_lost = merge::client_time(&found, &unknown);
-    let unseen = parallel::map(clients, |client| {
-        longest_unseen_ns(client, deadline, (i64::MIN, i64::MAX))
-    });
-    let unseen_ns = unseen.into_iter().max().unwrap_or(0);
     let tallies = parallel::map(clients, |client| Tally::of(client, context, &effects));
     let tally = tallies.into_iter().reduce(Tally::and).unwrap_or_default();
     let (latency, response) = parallel::both(
@@ -386,17 +385,6 @@ pub fn row(clients: &[ClientSeries], context: &Context<'_>) -> Option<Row> {
         faults,
         pool: tally.pool,
     })
-}
-
-fn longest_unseen<'a>(
-    clients: impl Iterator<Item = &'a ClientSeries>,
-    deadline_ns: i64,
-    within: (i64, i64),
-) -> i64 {
-    clients
-        .map(|client| longest_unseen_ns(client, deadline_ns, within))
-        .max()
-        .unwrap_or(0)
 }
 
 fn windows(
@@ -536,13 +524,13 @@ fn fault_row(
     if went_on {
         judgement.verdict = Verdict::Unmeasured;
     }
-    let unseen_ns = longest_unseen(
-        clients
-            .iter()
-            .filter(|client| at_stake.iter().any(|(n, _)| *n == client.key.client)),
-        deadline_ns,
-        (fault.asked.earliest_ns, fault.until_ns),
-    );
+    let within = (fault.asked.earliest_ns, fault.until_ns);
+    let unseen_ns = clients
+        .iter()
+        .filter(|client| at_stake.iter().any(|(n, _)| *n == client.key.client))
+        .map(|client| longest_unseen_ns(client, deadline_ns, within))
+        .max()
+        .unwrap_or(0);
     let hurt: Vec<&Seen> = at_stake
         .iter()
         .map(|(_, s)| s)

@@ -18,8 +18,22 @@ pub fn longest_unseen_ns(series: &ClientSeries, deadline_ns: i64, within: (i64, 
             longest = longest.max(to.saturating_sub(from));
         }
     };
-    let mut since = series.lives.first().map(|life| life.due_from_ns);
-    for probe in &series.probes {
+    let probes = &series.probes;
+    // A fault is a small part of a run: only what touches it is looked at. One task, one
+    // probe at a time: ends are in order.
+    let first = probes.partition_point(|probe| probe.finished <= within.0);
+    let before = probes[..first]
+        .iter()
+        .rev()
+        .find(|probe| probe.worth(deadline_ns) != Worth::NoData);
+    let mut since = match before {
+        Some(probe) => (probe.worth(deadline_ns) == Worth::Good).then_some(probe.started),
+        None => series.lives.first().map(|life| life.due_from_ns),
+    };
+    for probe in &probes[first..] {
+        if since.unwrap_or(probe.started) >= within.1 {
+            return longest;
+        }
         match probe.worth(deadline_ns) {
             Worth::Good => {
                 if let Some(from) = since {
