@@ -697,6 +697,7 @@ impl Tally {
         self
     }
 
+    /// Into one that is empty.
     fn take(&mut self, client: &ClientSeries, context: &Context<'_>, effects: &[(i64, i64)]) {
         let deadline = context.deadline_ns;
         let part_of = |at: i64| {
@@ -714,7 +715,6 @@ impl Tally {
                 Slot::Waited { due_ns, by, .. } => by.finished.min(due_ns.saturating_add(deadline)),
                 Slot::Overslept { due_ns } | Slot::Absent { due_ns } => *due_ns,
             });
-            self.slots.all.add(&slot, deadline);
             self.slots.part(part).add(&slot, deadline);
             self.response.part(part).add_response(&slot, deadline);
             let Slot::Probed(probe) = slot else { return };
@@ -737,6 +737,10 @@ impl Tally {
                 error.last_ns = error.last_ns.max(probe.finished);
             }
         });
+        let slots = &mut self.slots;
+        for part in [&slots.healthy, &slots.during, &slots.after] {
+            slots.all.merge(part);
+        }
         if client.kind == ClientKind::Pool {
             self.take_pings(client, deadline);
         }

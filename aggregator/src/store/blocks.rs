@@ -16,7 +16,7 @@ use std::sync::mpsc::sync_channel;
 use super::error::StoreError;
 use super::reader::Part;
 use super::schema::samples;
-use super::slab::{Slab, Source};
+use super::slab::{Slab, Source, Words};
 
 /// Rows that stand together are read together from so many on, on average.
 const LEAST_TOGETHER: usize = 256;
@@ -109,6 +109,9 @@ impl Blocks {
         ];
         let slab = source.read(at, 0..rows, &columns)?;
         self.hear(source, at, &slab)?;
+        if let Some(key) = self.only_key(&slab)? {
+            return Ok(Group::Together(vec![Block { key, from: 0, rows }]));
+        }
         let mut blocks: Vec<Block> = Vec::new();
         let mut counts: Vec<(usize, usize)> = Vec::new();
         self.each_key(&slab, |key, row| match blocks.last_mut() {
@@ -132,6 +135,16 @@ impl Blocks {
                 Group::Mixed(counts, rows)
             },
         )
+    }
+
+    /// Whose all rows are, if they are of one: as a rule, in a closed run.
+    fn only_key(&mut self, slab: &Slab) -> Result<Option<usize>, StoreError> {
+        let [agents, targets, styles] = KEY.map(|name| slab.words(name));
+        let words = [agents?, targets?, styles?];
+        let alike = |words: &Words<'_>| words.numbers.is_constant(slab.rows());
+        let is_one = slab.rows() > 0 && words.iter().all(alike);
+        Ok(is_one
+            .then(|| self.number(words.map(|words| words.get(0).unwrap_or_default().to_owned()))))
     }
 
     /// Whose each row is.
@@ -168,9 +181,8 @@ impl Blocks {
         let agents = slab.words(samples::AGENT_ID)?;
         let starts = slab.words(samples::INCARNATION)?;
         let of = |row| (agents.numbers.get(row), starts.numbers.get(row));
-        let Some(first) = (slab.rows() > 0).then(|| of(0)) else {
-            return Ok(());
-        };
+        let alike = |words: Words<'_>| words.numbers.is_constant(slab.rows());
+        let is_one = slab.rows() > 0 && alike(agents) && alike(starts);
         let bounds = || {
             let (first_due, _) = source.bounds(at, samples::SCHEDULED_NS)?;
             let (_, last) = source.bounds(at, samples::FINISHED_NS)?;
@@ -178,8 +190,8 @@ impl Blocks {
         };
         let mut found: HashMap<(Option<u32>, Option<u32>), (i64, i64)> = HashMap::new();
         match bounds() {
-            Some(bounds) if (1..slab.rows()).all(|row| of(row) == first) => {
-                found.insert(first, bounds);
+            Some(bounds) if is_one => {
+                found.insert(of(0), bounds);
             }
             _ => {
                 let columns = [samples::SCHEDULED_NS, samples::FINISHED_NS];
@@ -196,7 +208,7 @@ impl Blocks {
             }
         }
         for ((agent, start), (due, end)) in found {
-            let word = |words: super::slab::Words<'_>, number: Option<u32>| {
+            let word = |words: Words<'_>, number: Option<u32>| {
                 number.and_then(|number| words.word(number).map(str::to_owned))
             };
             if let (Some(agent), Some(start)) = (word(agents, agent), word(starts, start)) {

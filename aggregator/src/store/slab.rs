@@ -72,6 +72,18 @@ impl<T: Copy> Numbers<'_, T> {
     }
 }
 
+impl<T: Copy + PartialEq> Numbers<'_, T> {
+    /// Whether all of so many rows are alike.
+    pub(crate) fn is_constant(&self, rows: usize) -> bool {
+        let nulls = self.validity.map_or(0, Bitmap::unset_bits);
+        match self.values.first() {
+            None => true,
+            Some(_) if nulls > 0 => nulls == rows,
+            Some(first) => self.values.iter().all(|value| value == first),
+        }
+    }
+}
+
 /// A column of truths; one that the file does not have is null throughout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Truths<'a>(Option<&'a BooleanArray>);

@@ -253,10 +253,12 @@ impl Gathered {
         number
     }
 
-    /// Brings one client's slots into its strip.
+    /// Brings one client's slots into its strip, and the shortest and longest time that
+    /// an answer took into `took`, of each column.
     fn fill(
         &mut self,
         cells: &mut [Cell],
+        took: &mut [Option<(i64, i64)>],
         place: &Place<'_>,
         client: &ClientSeries,
         deadline: i64,
@@ -310,13 +312,9 @@ impl Gathered {
                     cell.bad = cell.bad.saturating_add(1);
                 }
                 if probe.outcome == Outcome::Ok {
-                    let low = log_code(probe.took_ns(), false);
-                    cell.low = if cell.low == 0 {
-                        low
-                    } else {
-                        cell.low.min(low)
-                    };
-                    cell.high = cell.high.max(log_code(probe.took_ns(), true));
+                    let ns = probe.took_ns();
+                    let (least, most) = took[first].unwrap_or((ns, ns));
+                    took[first] = Some((least.min(ns), most.max(ns)));
                 }
             }
         });
@@ -506,9 +504,16 @@ impl Watch for Gathered {
         let draw = || {
             for (strip, some) in clients.chunks(each).enumerate() {
                 let of_strip = &mut cells[strip * self.columns..(strip + 1) * self.columns];
+                let mut took = vec![None; self.columns];
                 for client in some {
                     strip_of.insert(client.key.client, u16::try_from(strip).unwrap_or(0));
-                    self.fill(of_strip, &place, client, deadline);
+                    self.fill(of_strip, &mut took, &place, client, deadline);
+                }
+                for (cell, took) in of_strip.iter_mut().zip(took) {
+                    if let Some((least, most)) = took {
+                        cell.low = log_code(least, false);
+                        cell.high = log_code(most, true);
+                    }
                 }
             }
             let singles = self.singles(&place, clients, &strip_of, row, deadline);
