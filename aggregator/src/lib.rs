@@ -27,6 +27,7 @@ pub mod ingest;
 pub mod listen;
 pub mod live;
 pub mod measure;
+pub mod names;
 pub mod output;
 pub mod overhead;
 pub mod report;

@@ -11,6 +11,7 @@ use polars::prelude::*;
 
 use super::series::Life;
 use crate::align::map::Records;
+pub use crate::names::Names;
 use crate::store::blocks::Blocks;
 use crate::store::manifest::{AgentEntry, Manifest, RunState};
 use crate::store::reader::RunFolder;
@@ -25,31 +26,6 @@ pub enum LoadError {
     /// Its tables are not what they should be.
     #[error("cannot analyse the run's tables: {0}")]
     Table(#[from] PolarsError),
-}
-
-/// Words seen so far, by number.
-#[derive(Debug, Default, Clone)]
-pub struct Names {
-    words: Vec<String>,
-    numbers: HashMap<String, u32>,
-}
-
-impl Names {
-    /// The word's number, new if need be.
-    pub fn number(&mut self, word: &str) -> u32 {
-        if let Some(number) = self.numbers.get(word) {
-            return *number;
-        }
-        let number = u32::try_from(self.words.len()).unwrap_or(u32::MAX);
-        self.words.push(word.to_owned());
-        self.numbers.insert(word.to_owned(), number);
-        number
-    }
-
-    /// The number's word.
-    pub fn word(&self, number: u32) -> &str {
-        self.words.get(number as usize).map_or("?", String::as_str)
-    }
 }
 
 /// A clock of an agent, with the starts of the agent that read it.

@@ -6,8 +6,8 @@
 //! [`merge`] what several clients prove together, [`unseen`] what nobody can have seen,
 //! [`before`] what was before a fault, [`fault`] what one client went
 //! through in a fault, [`fate`] and [`verdict`] what that is called, [`latency`]
-//! and [`changes`] the rest; [`row`] puts it together for one target, style and
-//! kind, [`across`] for several agents on one timeline ([`timeline`]), [`run`] for
+//! and [`changes`] the rest; [`row`] (counting by [`tally`]) puts it together for one
+//! target, style and kind, [`across`] for several agents on one timeline ([`timeline`]), [`run`] for
 //! a run, with its faults by each clock ([`local`]), its [`books`] and what speaks
 //! against it ([`caveat`]), and what became of the rows that were written
 //! ([`ledger`]); [`beside`] what is known that is no probe's.
@@ -36,6 +36,7 @@ pub mod run;
 pub mod series;
 pub mod still;
 pub mod stretch;
+pub mod tally;
 pub mod timeline;
 pub mod unseen;
 pub mod verdict;

@@ -12,8 +12,9 @@ use gapscope_proto::sample::Sample;
 use polars::prelude::PolarsResult;
 use polars_arrow::array::Array;
 
-use super::pages::{Dictionary, maybe, numbers, truths};
+use super::pages::{maybe, numbers, truths, words};
 use super::schema::{samples, samples_schema};
+use crate::names::Names;
 
 /// What rows of one stream and series have in common.
 #[derive(Debug)]
@@ -121,19 +122,19 @@ impl Buffer {
     pub(crate) fn columns(&self, run: RunId) -> PolarsResult<Vec<Box<dyn Array>>> {
         use samples::*;
         let the_run = || {
-            let mut dictionary = Dictionary::default();
-            let number = dictionary.number(&run.to_string());
-            dictionary.column(self.of.iter().map(|_| Some(number)))
+            let mut names = Names::default();
+            let number = names.number(&run.to_string());
+            words(names, self.of.iter().map(|_| Some(number)))
         };
         // Of what rows have in common, looked up once each; a row then has a number.
         let word = |pick: &dyn Fn(&Common) -> Option<&str>| {
-            let mut dictionary = Dictionary::default();
+            let mut names = Names::default();
             let of_common: Vec<Option<u32>> = self
                 .common
                 .iter()
-                .map(|common| pick(common).map(|word| dictionary.number(word)))
+                .map(|common| pick(common).map(|word| names.number(word)))
                 .collect();
-            dictionary.column(self.of.iter().map(|of| of_common[*of as usize]))
+            words(names, self.of.iter().map(|of| of_common[*of as usize]))
         };
         let series = || self.of.iter().map(|of| &self.common[*of as usize].series);
         let schema = samples_schema();

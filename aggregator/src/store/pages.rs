@@ -7,7 +7,6 @@
 //! The file is as polars writes it, whose page writer does it: the same schema, with
 //! the same notes, so that polars and everybody else read it alike.
 
-use std::collections::HashMap;
 use std::io::Write;
 
 use polars::prelude::{CompatLevel, PolarsError, PolarsResult, SchemaExt, SchemaRef};
@@ -21,6 +20,7 @@ use polars_parquet::write::{
 
 use super::footer::Footer;
 use super::merge::ROW_GROUP;
+use crate::names::Names;
 
 /// A parquet file that is being written.
 pub(crate) struct Pages<W: Write> {
@@ -121,38 +121,18 @@ pub(crate) fn truths(values: impl Iterator<Item = Option<bool>>) -> Box<dyn Arra
     BooleanArray::from(values).boxed()
 }
 
-/// Words told apart, in the order in which they come.
-#[derive(Debug, Default)]
-pub(crate) struct Dictionary {
-    numbers: HashMap<String, u32>,
-    words: Vec<String>,
-}
-
-impl Dictionary {
-    /// A word's number.
-    pub(crate) fn number(&mut self, word: &str) -> u32 {
-        if let Some(number) = self.numbers.get(word) {
-            return *number;
-        }
-        let number = u32::try_from(self.words.len()).unwrap_or(u32::MAX);
-        self.words.push(word.to_owned());
-        self.numbers.insert(word.to_owned(), number);
-        number
-    }
-
-    /// A column of them, by number.
-    pub(crate) fn column(
-        self,
-        numbers: impl Iterator<Item = Option<u32>>,
-    ) -> PolarsResult<Box<dyn Array>> {
-        let numbers: Vec<Option<u32>> = numbers.collect();
-        let numbers = PrimitiveArray::from(numbers);
-        let words = Utf8ViewArray::from_slice_values(self.words).boxed();
-        let of = ArrowDataType::Dictionary(
-            polars_arrow::datatypes::IntegerType::UInt32,
-            Box::new(ArrowDataType::Utf8View),
-            false,
-        );
-        DictionaryArray::try_new(of, numbers, words).map(|column| column.boxed())
-    }
+/// A column of words, told apart by numbers.
+pub(crate) fn words(
+    words: Names,
+    numbers: impl Iterator<Item = Option<u32>>,
+) -> PolarsResult<Box<dyn Array>> {
+    let numbers: Vec<Option<u32>> = numbers.collect();
+    let numbers = PrimitiveArray::from(numbers);
+    let words = Utf8ViewArray::from_slice_values(words.into_words()).boxed();
+    let of = ArrowDataType::Dictionary(
+        polars_arrow::datatypes::IntegerType::UInt32,
+        Box::new(ArrowDataType::Utf8View),
+        false,
+    );
+    DictionaryArray::try_new(of, numbers, words).map(|column| column.boxed())
 }

@@ -11,10 +11,11 @@ use super::disk::Out;
 use super::error::StoreError;
 use super::footer::Footer;
 use super::merge::ROW_GROUP;
-use super::pages::{Dictionary, Pages, maybe, truths};
+use super::pages::{self, Pages, maybe, truths};
 use super::reader::Part;
 use super::schema::{samples, samples_schema};
 use super::slab::{Slab, Source, Words};
+use crate::names::Names;
 
 /// Rows that are put into order together.
 const ORDERED: usize = 1 << 19;
@@ -188,7 +189,7 @@ fn numbers<T: NativeType>(
 
 fn words(slabs: &[Slab], places: &[Place], name: &str) -> Result<Box<dyn Array>, StoreError> {
     let of: Vec<Words<'_>> = each(slabs, |slab| slab.words(name))?;
-    let mut dictionary = Dictionary::default();
+    let mut names = Names::default();
     // Of each slab's words, the numbers they have here.
     let mut numbers: Vec<Vec<Option<u32>>> = vec![Vec::new(); slabs.len()];
     let mut at = |(slab, row): &Place| {
@@ -200,14 +201,14 @@ fn words(slabs: &[Slab], places: &[Place], name: &str) -> Result<Box<dyn Array>,
             known.resize(place + 1, None);
         }
         if known[place].is_none() {
-            known[place] = of[slab].word(number).map(|word| dictionary.number(word));
+            known[place] = of[slab].word(number).map(|word| names.number(word));
         }
         known[place]
     };
     let found: Vec<Option<u32>> = places.iter().map(&mut at).collect();
     let wrong =
         |error: PolarsError| StoreError::parquet("write", std::path::Path::new(name))(error);
-    dictionary.column(found.into_iter()).map_err(wrong)
+    pages::words(names, found.into_iter()).map_err(wrong)
 }
 
 #[cfg(test)]
