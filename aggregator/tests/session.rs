@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use common::{lag, plan, samples};
 use gapscope_aggregator::server::{Config, serve};
-use gapscope_aggregator::store::RunFolder;
 use gapscope_aggregator::store::disk::Disk;
 use gapscope_aggregator::store::manifest::RunState;
 use gapscope_aggregator::store::verify::verify;
+use gapscope_aggregator::store::{RunFolder, RunStore};
 use gapscope_proto::batch::Columns;
 use gapscope_proto::clock::{Clock, SystemClock};
 use gapscope_proto::frame::{Body, Frame, StreamId, StreamKind};
@@ -1141,6 +1141,39 @@ async fn a_run_outlives_a_restart_and_an_old_one_is_interrupted() {
     );
     assert!(state(old.run_id).1[0].contains("arrived after"));
     second.shut_down().await;
+}
+
+/// Killed behind the word that the run is over, before its parts were merged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_was_left_is_taken_up() {
+    let data = tempfile::tempdir().expect("a folder");
+    let incarnation = Incarnation::generate();
+    let first = server(data.path(), Disk::default()).await;
+    let (mut peer, _) = Peer::connect(first.address, hello("a", incarnation)).await;
+    let plan = plan("t", 1_000_000);
+    let (samples, _) = start(first.address, &mut peer, &plan, incarnation).await;
+    peer.say_frame(&frame(samples, 1..=4)).await;
+    peer.acked(samples, 4).await;
+    first.shut_down().await;
+    let folder = data.path().join(plan.run_id.to_string());
+    let mut store = RunStore::open(&folder, Disk::default()).expect("opens");
+    store.interrupt("killed").expect("is noted");
+    drop(store);
+    let live = || std::fs::read_dir(folder.join("samples/live")).map_or(0, Iterator::count);
+    assert!(live() > 0);
+    let second = server(data.path(), Disk::default()).await;
+    tokio::time::timeout(LIMIT, async {
+        while live() > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .expect("merged");
+    second.shut_down().await;
+    assert!(folder.join("samples/part-000001.parquet").exists());
+    let run = RunFolder::open(&folder).expect("opens");
+    assert_eq!(run.manifest().state, RunState::Interrupted);
+    assert_eq!(run.samples_stored(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,7 @@ use gapscope_proto::clock::{Clock, ClockKey, SystemClock};
 use gapscope_proto::fault::{Fault, FaultScope, Span};
 use gapscope_proto::frame::StreamKind;
 use gapscope_proto::host::{HostFacts, HostRecord, ProbingEnded, ProbingStarted};
-use gapscope_proto::ids::{AgentId, Incarnation};
+use gapscope_proto::ids::{AgentId, Incarnation, RunId};
 use polars::prelude::*;
 
 fn manifest() -> Manifest {
@@ -383,6 +383,58 @@ fn a_part_that_cannot_be_read_is_declared_lost_and_said() {
         run.samples_stored() + run.samples_lost().expect("reads").0,
         12
     );
+}
+
+/// A pipe that nobody writes would be waited for without end.
+#[test]
+fn a_pipe_in_a_files_place_is_named_and_not_waited_for() {
+    let data = tempfile::tempdir().expect("a folder");
+    let incarnation = Incarnation::generate();
+    let mut store = RunStore::create(data.path(), manifest(), Disk::default()).expect("is new");
+    store.append_samples(&agent(), incarnation, samples(1..=4));
+    store.close(|_| ()).expect("closes");
+    let path = store.folder().join("samples/part-000001.parquet");
+    std::fs::remove_file(&path).expect("removed");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).expect("made");
+    let (told, tells) = std::sync::mpsc::channel();
+    let folder = store.folder().to_owned();
+    std::thread::spawn(move || {
+        let run = RunFolder::open(&folder).expect("opens");
+        let verified = gapscope_aggregator::store::verify::verify(&folder).expect("looks");
+        told.send((run.notes().to_vec(), verified.is_sound()))
+    });
+    let waited = std::time::Duration::from_secs(60);
+    let (notes, is_sound) = tells.recv_timeout(waited).expect("nobody waits for a pipe");
+    assert!(notes[0].contains("part-000001") && notes[0].contains("not a regular file"));
+    assert!(!is_sound);
+}
+
+#[test]
+fn a_part_of_another_run_is_named_and_not_counted() {
+    let data = tempfile::tempdir().expect("a folder");
+    let incarnation = Incarnation::generate();
+    let other = Manifest {
+        run_id: RunId::generate(),
+        ..manifest()
+    };
+    let mut folders = Vec::new();
+    for manifest in [manifest(), other] {
+        let mut store = RunStore::create(data.path(), manifest, Disk::default()).expect("is new");
+        store.append_samples(&agent(), incarnation, samples(1..=4));
+        store.commit().expect("commits");
+        folders.push(store.folder().to_owned());
+    }
+    let part = |folder: &Path, number: u32| {
+        folder.join(format!("samples/live/part-00000{number}.parquet"))
+    };
+    std::fs::copy(part(&folders[1], 1), part(&folders[0], 2)).expect("copied");
+    let run = RunFolder::open(&folders[0]).expect("opens");
+    assert_eq!(run.samples_stored(), 4);
+    assert!(run.notes()[0].contains("part-000002") && run.notes()[0].contains("of another run"));
+    let mut store = RunStore::open(&folders[0], Disk::default()).expect("opens");
+    store.close(|_| ()).expect("closes");
+    assert_eq!(seqs(&folders[0]), vec![1, 2, 3, 4]);
 }
 
 fn fault() -> Fault {

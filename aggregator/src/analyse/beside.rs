@@ -210,7 +210,7 @@ impl Traffic<'_> {
             sum.failed += self.look_ups.failed;
             sum.took_max_ns = sum.took_max_ns.max(self.look_ups.took_max_ns);
         }
-        for (client, at) in (0u16..).zip(&self.at) {
+        for (client, at) in (0..=u16::MAX).zip(&self.at) {
             for (address, answers) in at {
                 let (kind, interval) = group_of(groups, self.target, self.style, client);
                 let who = (self.style, kind, interval);

@@ -19,7 +19,8 @@ use crate::store::manifest::{Manifest, Schedule};
 use crate::store::schema::samples;
 use crate::store::slab::Slab;
 
-const COLUMNS: [&str; 16] = [
+/// Columns of samples that are needed for it.
+pub const COLUMNS: &[&str] = &[
     samples::INCARNATION,
     samples::CLIENT,
     samples::SLOT,
@@ -73,7 +74,7 @@ pub fn clients(
     };
     let clients: usize = groups().map(|g| usize::from(g.clients)).sum();
     let mut found = ByClient::new(blocks.rows_of(key.0, key.1, key.2), clients);
-    blocks.each(key, &COLUMNS, |slab, rows| match rows {
+    blocks.each(key, |slab, rows| match rows {
         Some(rows) => probes(
             slab,
             rows.iter().copied(),

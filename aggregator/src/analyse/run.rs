@@ -247,7 +247,7 @@ pub fn analyse_watched(folder: &RunFolder, watch: &mut impl Watch) -> Result<Ana
         })
         .collect();
 
-    let blocks = folder.blocks()?;
+    let blocks = folder.blocks(clients::COLUMNS)?;
     let Timelines {
         agents,
         clocks,

@@ -54,7 +54,7 @@ fn view(aligned: &Aligned) -> clock::AgentClock<'_> {
 /// When there is no such run, or it cannot be read.
 pub fn run(args: Args) -> anyhow::Result<Exit> {
     let folder = args.shown.open()?;
-    let found = timelines(&folder, &folder.blocks()?)?;
+    let found = timelines(&folder, &folder.blocks(&[])?)?;
     let agents: Vec<clock::AgentClock<'_>> = found.agents.iter().map(view).collect();
     let plots = clock_plot::plots(&found.clocks, &agents);
     if let Some(path) = &args.svg {

@@ -20,7 +20,7 @@ use super::run::{self, GRACE_NS};
 use super::session::Session;
 use crate::live::feed::{Feed, Live};
 use crate::reporter::Reporter;
-use crate::store::disk::Disk;
+use crate::store::disk::{Disk, parts_in};
 use crate::store::manifest::{AgentEntry, Manifest, RunState, TargetEntry};
 use crate::store::reader::list_runs;
 use crate::store::writer::is_deleted;
@@ -118,7 +118,7 @@ impl Hub {
     async fn resume(&self, id: RunId, folder: &Path) -> Result<(), StoreError> {
         let manifest = crate::store::reader::read_manifest(folder)?;
         if manifest.state != RunState::Running {
-            return Ok(());
+            return self.take_up_merge(id, folder).await;
         }
         let since = since_planned_end(&manifest, &self.clock.key(), &self.clock.anchor());
         let mut store = RunStore::open(folder, self.disk.clone())?;
@@ -129,6 +129,23 @@ impl Hub {
             tracing::info!(run = %id, samples = store.samples_stored(), "goes on");
             store.add_caveat("the aggregator was restarted during the run".to_owned());
         }
+        let handle = self.spawn(store);
+        self.runs.lock().await.insert(id, handle);
+        Ok(())
+    }
+
+    /// Of a run that is over: what an aggregator that was killed had not merged.
+    async fn take_up_merge(&self, id: RunId, folder: &Path) -> Result<(), StoreError> {
+        let mut is_whole = true;
+        for live in ["samples/live", "host/live"] {
+            let live = folder.join(live);
+            is_whole &= !live.exists() || parts_in(&live)?.is_empty();
+        }
+        if is_whole {
+            return Ok(());
+        }
+        tracing::info!(run = %id, "is over, and was not merged to its end: that is done now");
+        let store = RunStore::open(folder, self.disk.clone())?;
         let handle = self.spawn(store);
         self.runs.lock().await.insert(id, handle);
         Ok(())

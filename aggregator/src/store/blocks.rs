@@ -4,8 +4,8 @@
 //! ([`super::merge`]); so that an analysis, which looks at one of them after the other,
 //! reads each row once and not once for each. Nothing says so in the file: the columns
 //! are looked through, which costs little, because they hardly change. A row group
-//! whose rows are mixed (of a live part, of an older build) is read once for each of
-//! those that are in it.
+//! whose rows are mixed (of a live part, of an older build) is kept in memory, as far as
+//! there is room, and beyond that read once for each of those that are in it.
 //!
 //! On the way it is seen when each start of an agent was first due and last heard of:
 //! where a row group is one start's alone, the file's own statistics say so.
@@ -20,6 +20,8 @@ use super::slab::{Slab, Source, Words};
 
 /// Rows that stand together are read together from so many on, on average.
 const LEAST_TOGETHER: usize = 256;
+/// So many mixed rows are kept at most, of all files together: some hundred bytes each.
+const MOST_KEPT: usize = 1 << 21;
 /// So many slabs are read ahead, beside the one that is being looked at.
 const AHEAD: usize = 1;
 
@@ -39,8 +41,17 @@ struct Block {
 enum Group {
     /// By key, one block after the other.
     Together(Vec<Block>),
-    /// Mixed: how many of each key.
-    Mixed(Vec<(usize, usize)>, usize),
+    /// Mixed: how many of each key, and of all; the rows themselves, and which are
+    /// whose, where they are kept.
+    Mixed(Vec<(usize, usize)>, usize, Option<Kept>),
+}
+
+/// Mixed rows that are looked at once for each key are read once only.
+#[derive(Debug)]
+struct Kept {
+    slab: Slab,
+    /// By key.
+    rows: Vec<Vec<usize>>,
 }
 
 impl Group {
@@ -50,7 +61,7 @@ impl Group {
                 let of_key = blocks.iter().filter(|block| block.key == key);
                 of_key.map(|block| block.rows).sum()
             }
-            Self::Mixed(counts, _) => {
+            Self::Mixed(counts, ..) => {
                 let of_key = counts.iter().filter(|(of, _)| *of == key);
                 of_key.map(|(_, rows)| rows).sum()
             }
@@ -76,19 +87,31 @@ pub struct Blocks {
     /// tells them apart are its own.
     keys: Vec<[String; 3]>,
     heard: Heard,
+    columns: &'static [&'static str],
+    /// Mixed rows that are kept.
+    kept: usize,
 }
 
 /// Rows of one key, and which of the slab's they are.
-struct Selected {
-    slab: Slab,
-    /// None: all.
-    rows: Option<Vec<usize>>,
+enum Selected<'a> {
+    /// All of it.
+    All(Slab),
+    /// These of it.
+    Some(Slab, Vec<usize>),
+    /// These of one that is kept.
+    Kept(&'a Slab, &'a [usize]),
 }
 
 impl Blocks {
-    /// Looks through the parts.
-    pub(crate) fn find<'a>(parts: impl Iterator<Item = &'a Part>) -> Result<Self, StoreError> {
-        let mut found = Self::default();
+    /// Looks through the parts, of which these columns will be asked for.
+    pub(crate) fn find<'a>(
+        parts: impl Iterator<Item = &'a Part>,
+        columns: &'static [&'static str],
+    ) -> Result<Self, StoreError> {
+        let mut found = Self {
+            columns,
+            ..Self::default()
+        };
         for part in parts {
             let source = Source::open(&part.path)?;
             let mut groups = Vec::new();
@@ -128,13 +151,30 @@ impl Blocks {
                 None => counts.push((block.key, block.rows)),
             }
         }
-        Ok(
-            if blocks.len() == counts.len() || blocks.len() * LEAST_TOGETHER <= rows {
-                Group::Together(blocks)
-            } else {
-                Group::Mixed(counts, rows)
-            },
-        )
+        if blocks.len() == counts.len() || blocks.len() * LEAST_TOGETHER <= rows {
+            return Ok(Group::Together(blocks));
+        }
+        let kept = self.keep(source, at, rows, &blocks)?;
+        Ok(Group::Mixed(counts, rows, kept))
+    }
+
+    fn keep(
+        &mut self,
+        source: &Source,
+        at: usize,
+        rows: usize,
+        blocks: &[Block],
+    ) -> Result<Option<Kept>, StoreError> {
+        if self.columns.is_empty() || self.kept + rows > MOST_KEPT {
+            return Ok(None);
+        }
+        self.kept += rows;
+        let slab = source.read(at, 0..rows, self.columns)?;
+        let mut of_key: Vec<Vec<usize>> = vec![Vec::new(); self.keys.len()];
+        for block in blocks {
+            of_key[block.key].extend(block.from..block.from + block.rows);
+        }
+        Ok(Some(Kept { slab, rows: of_key }))
     }
 
     /// Whose all rows are, if they are of one: as a rule, in a closed run.
@@ -246,7 +286,7 @@ impl Blocks {
         })
     }
 
-    /// Gives these columns of the rows of one agent, target and style, some rows at a
+    /// Gives the columns of the rows of one agent, target and style, some rows at a
     /// time, to `take`: a slab, and which of its rows, all where nothing is said. The
     /// next rows are read meanwhile.
     ///
@@ -255,7 +295,6 @@ impl Blocks {
     pub fn each<E: From<StoreError>>(
         &self,
         (agent, target, style): (&str, &str, &str),
-        columns: &[&'static str],
         mut take: impl FnMut(&Slab, Option<&[usize]>) -> Result<(), E>,
     ) -> Result<(), E> {
         let Some(key) = self.key(agent, target, style) else {
@@ -266,7 +305,7 @@ impl Blocks {
             scope.spawn(move || {
                 for file in &self.files {
                     for (at, group) in file.groups.iter().enumerate() {
-                        for slab in self.slabs(&file.source, at, group, key, columns) {
+                        for slab in self.slabs(&file.source, at, group, key) {
                             let is_error = slab.is_err();
                             // Nobody wants more after an error.
                             if send.send(slab).is_err() || is_error {
@@ -277,8 +316,11 @@ impl Blocks {
                 }
             });
             for slab in slabs {
-                let Selected { slab, rows } = slab?;
-                take(&slab, rows.as_deref())?;
+                match slab? {
+                    Selected::All(slab) => take(&slab, None)?,
+                    Selected::Some(slab, rows) => take(&slab, Some(&rows))?,
+                    Selected::Kept(slab, rows) => take(slab, Some(rows))?,
+                }
             }
             Ok(())
         })
@@ -291,26 +333,26 @@ impl Blocks {
         at: usize,
         group: &'a Group,
         key: usize,
-        columns: &'a [&'static str],
-    ) -> Box<dyn Iterator<Item = Result<Selected, StoreError>> + 'a> {
+    ) -> Box<dyn Iterator<Item = Result<Selected<'a>, StoreError>> + 'a> {
         match group {
             Group::Together(blocks) => {
                 let of_key = blocks.iter().filter(move |block| block.key == key);
                 Box::new(of_key.map(move |block| {
                     let rows = block.from..block.from + block.rows;
-                    let slab = source.read(at, rows, columns)?;
-                    Ok(Selected { slab, rows: None })
+                    source.read(at, rows, self.columns).map(Selected::All)
                 }))
             }
-            Group::Mixed(_, rows) if group.rows_of(key) > 0 => {
+            Group::Mixed(_, _, Some(kept)) => {
+                let rows = kept.rows.get(key).map_or(&[][..], Vec::as_slice);
+                let its = (!rows.is_empty()).then(|| Ok(Selected::Kept(&kept.slab, rows)));
+                Box::new(its.into_iter())
+            }
+            Group::Mixed(_, rows, None) if group.rows_of(key) > 0 => {
                 Box::new(std::iter::once_with(move || {
                     let keys = source.read(at, 0..*rows, &KEY)?;
                     let rows_of_key = self.select(&keys, key)?;
-                    let slab = source.read(at, 0..*rows, columns)?;
-                    Ok(Selected {
-                        slab,
-                        rows: Some(rows_of_key),
-                    })
+                    let slab = source.read(at, 0..*rows, self.columns)?;
+                    Ok(Selected::Some(slab, rows_of_key))
                 }))
             }
             Group::Mixed(..) => Box::new(std::iter::empty()),
@@ -388,9 +430,7 @@ mod tests {
             found.extend(rows.unwrap_or(&all).iter().filter_map(|row| seq.get(*row)));
             Ok::<_, StoreError>(())
         };
-        blocks
-            .each(("a", target, "reused"), &[samples::SEQ], take)
-            .expect("reads");
+        blocks.each(("a", target, "reused"), take).expect("reads");
         found
     }
 
@@ -408,9 +448,20 @@ mod tests {
             .zip(&all)
             .map(|(n, targets)| file(folder.path(), &format!("part-{n}.parquet"), targets))
             .collect();
-        let blocks = Blocks::find(parts.iter()).expect("reads");
-        assert!(matches!(blocks.files[1].groups[..], [Group::Together(_)]));
-        assert!(matches!(blocks.files[2].groups[..], [Group::Mixed(..)]));
+        let found = |columns| Blocks::find(parts.iter(), columns).expect("reads");
+        let (mut without, blocks) = (found(&[]), found(&[samples::SEQ]));
+        without.columns = &[samples::SEQ];
+        for blocks in [&blocks, &without] {
+            assert!(matches!(blocks.files[1].groups[..], [Group::Together(_)]));
+        }
+        assert!(matches!(
+            blocks.files[2].groups[..],
+            [Group::Mixed(_, _, Some(_))]
+        ));
+        assert!(matches!(
+            without.files[2].groups[..],
+            [Group::Mixed(_, _, None)]
+        ));
         for target in ["x", "y", "z", "not there"] {
             let expect: Vec<u64> = all
                 .iter()
@@ -420,9 +471,10 @@ mod tests {
                 })
                 .collect();
             assert_eq!(seqs(&blocks, target), expect, "{target}");
+            assert_eq!(seqs(&without, target), expect, "{target}");
             assert_eq!(blocks.rows_of("a", target, "reused"), expect.len());
         }
-        let ordered = Blocks::find(parts[..2].iter()).expect("reads");
+        let ordered = Blocks::find(parts[..2].iter(), &[]).expect("reads");
         assert_eq!(ordered.rows_of("a", "y", "reused"), 1_600);
         assert_eq!(ordered.rows_of("b", "y", "reused"), 0);
     }

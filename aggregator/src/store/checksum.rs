@@ -13,6 +13,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use super::disk::open_regular;
 use super::error::StoreError;
 
 /// Stands where the digits belong until they are known.
@@ -80,7 +81,7 @@ pub fn check(path: &Path) -> Result<(), StoreError> {
 
 /// Whether the checksum holds; none if there is none.
 fn check_file(path: &Path) -> io::Result<Option<bool>> {
-    let file = File::open(path)?;
+    let file = open_regular(path)?;
     let Some((at, digits)) = find(&file)? else {
         return Ok(None);
     };
@@ -98,7 +99,7 @@ fn check_file(path: &Path) -> io::Result<Option<bool>> {
 /// A file's length, and the checksum that stands in it; where it has none, that of
 /// all its bytes. Tells whether a file is the one it was, not whether it is sound.
 pub(super) fn fingerprint(path: &Path) -> io::Result<(u64, String)> {
-    let file = File::open(path)?;
+    let file = open_regular(path)?;
     let bytes = file.metadata()?.len();
     if let Some((_, digits)) = find(&file)? {
         return Ok((bytes, String::from_utf8_lossy(&digits).into_owned()));

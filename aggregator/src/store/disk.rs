@@ -9,6 +9,7 @@ use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -264,6 +265,29 @@ impl Temporary {
             Err(_) => false,
         }
     }
+}
+
+/// Opens a file for reading that must be a file: a pipe in its place would be waited
+/// for without end.
+///
+/// # Errors
+/// When it cannot be opened, or is something else.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    // A pipe is opened at once by this, and then refused.
+    let mut options = fs::OpenOptions::new();
+    let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = options.read(true).custom_flags(no_wait).open(path)?;
+    let what = file.metadata()?;
+    if what.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if !what.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a regular file",
+        ));
+    }
+    Ok(file)
 }
 
 /// Removes what unfinished writes left in `folder`, not what is being written.

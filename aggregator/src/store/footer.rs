@@ -5,7 +5,6 @@
 //! The footers are the only record of what has been taken in.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -15,6 +14,7 @@ use polars::prelude::{KeyValueMetadata, ParquetReader, SerReader};
 use serde::{Deserialize, Serialize};
 
 use super::checksum;
+use super::disk::open_regular;
 use super::error::StoreError;
 use super::manifest::FORMAT_VERSION;
 
@@ -150,7 +150,7 @@ pub fn read_sound(path: &Path) -> Result<(Footer, u64), StoreError> {
 /// When the file cannot be read, is no parquet file, has no such footer, or was
 /// written by a newer program.
 pub fn read(path: &Path) -> Result<(Footer, u64), StoreError> {
-    let file = File::open(path).map_err(StoreError::io("read", path))?;
+    let file = open_regular(path).map_err(StoreError::io("read", path))?;
     let damaged = |why: String| StoreError::Damaged {
         path: path.to_owned(),
         why,

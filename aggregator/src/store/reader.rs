@@ -6,7 +6,6 @@
 //! are looked at ([`RunFolder::sound`]).
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use gapscope_proto::fault::Fault;
@@ -16,7 +15,7 @@ use gapscope_proto::small_file;
 use polars::prelude::*;
 
 use super::blocks::Blocks;
-use super::disk::parts_in;
+use super::disk::{open_regular, parts_in};
 use super::error::StoreError;
 use super::footer::{self, Footer, StreamKey};
 use super::frame;
@@ -57,6 +56,8 @@ impl Part {
 /// The parts of one kind of records.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
+    /// Whose they must be, where that is known.
+    run: Option<RunId>,
     /// Whole ones, which may replace live ones.
     pub(crate) merged: Vec<Part>,
     /// Live ones that nothing replaces.
@@ -76,9 +77,14 @@ pub(crate) struct Parts {
 impl Parts {
     /// Looks at `merged` files and the live parts of `live`. Parts that are merged
     /// while one looks make it look again.
-    pub(crate) fn find(merged: &[PathBuf], live: &Path, care: Care) -> Result<Self, StoreError> {
+    pub(crate) fn find(
+        merged: &[PathBuf],
+        live: &Path,
+        care: Care,
+        run: Option<RunId>,
+    ) -> Result<Self, StoreError> {
         for _ in 0..5 {
-            if let Some(parts) = Self::look(merged, live, care)? {
+            if let Some(parts) = Self::look(merged, live, care, run)? {
                 return Ok(parts);
             }
         }
@@ -88,8 +94,16 @@ impl Parts {
         })
     }
 
-    fn look(merged: &[PathBuf], live: &Path, care: Care) -> Result<Option<Self>, StoreError> {
-        let mut parts = Self::default();
+    fn look(
+        merged: &[PathBuf],
+        live: &Path,
+        care: Care,
+        run: Option<RunId>,
+    ) -> Result<Option<Self>, StoreError> {
+        let mut parts = Self {
+            run,
+            ..Self::default()
+        };
         for path in merged {
             if let Some(part) = parts.read(path.clone(), care == Care::Checksums)? {
                 parts
@@ -130,6 +144,16 @@ impl Parts {
         } else {
             footer::read(&path)
         };
+        let read = match read {
+            Ok((footer, _)) if self.run.is_some_and(|run| run != footer.run_id) => {
+                let why = format!("it is of another run, {}", footer.run_id);
+                Err(StoreError::Damaged {
+                    path: path.clone(),
+                    why,
+                })
+            }
+            other => other,
+        };
         match read {
             Ok((footer, rows)) => Ok(Some(Part { path, footer, rows })),
             Err(error @ StoreError::NewerFormat { .. }) => Err(error),
@@ -151,10 +175,16 @@ impl Parts {
     }
 }
 
+/// Which run a folder is, if its manifest says so.
+fn run_of(folder: &Path) -> Option<RunId> {
+    read_manifest(folder).ok().map(|manifest| manifest.run_id)
+}
+
 /// The samples' parts.
 pub(crate) fn sample_parts(folder: &Path, care: Care) -> Result<Parts, StoreError> {
     let samples = folder.join("samples");
-    Parts::find(&parts_in(&samples)?, &samples.join("live"), care)
+    let run = run_of(folder);
+    Parts::find(&parts_in(&samples)?, &samples.join("live"), care, run)
 }
 
 /// The parts of one kind of host records.
@@ -169,7 +199,7 @@ pub(crate) fn host_parts(
     } else {
         vec![]
     };
-    Parts::find(&merged, &folder.join("host/live"), care)
+    Parts::find(&merged, &folder.join("host/live"), care, run_of(folder))
 }
 
 /// Longest manifest that is read.
@@ -219,7 +249,7 @@ pub(crate) fn read_rows(path: &Path, from: usize, rows: usize) -> Result<DataFra
 }
 
 fn decode(path: &Path, slice: Option<(usize, usize)>) -> Result<DataFrame, StoreError> {
-    let file = File::open(path).map_err(StoreError::io("read", path))?;
+    let file = open_regular(path).map_err(StoreError::io("read", path))?;
     // The reader panics at offsets that lie outside the file: files without a
     // checksum can still lead it there.
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -489,12 +519,12 @@ impl RunFolder {
         scan(&self.path, &self.samples, &schema::samples_schema())
     }
 
-    /// The same, by agent, target and style.
+    /// These columns of them, by agent, target and style.
     ///
     /// # Errors
     /// When the files cannot be read.
-    pub fn blocks(&self) -> Result<Blocks, StoreError> {
-        Blocks::find(self.samples.used())
+    pub fn blocks(&self, columns: &'static [&'static str]) -> Result<Blocks, StoreError> {
+        Blocks::find(self.samples.used(), columns)
     }
 
     /// The agents' lateness; see [`schema::LAG`].
@@ -676,7 +706,7 @@ fn host_table(folder: &Path, table: &HostTable, care: Care) -> Result<LazyFrame,
     // Parts that an older build wrote have fewer columns: each build's together.
     let mut builds: BTreeMap<Vec<String>, Vec<&PathBuf>> = BTreeMap::new();
     for part in &parts.live {
-        let file = File::open(&part.path).map_err(StoreError::io("read", &part.path))?;
+        let file = open_regular(&part.path).map_err(StoreError::io("read", &part.path))?;
         let schema = ParquetReader::new(file)
             .schema()
             .map_err(StoreError::parquet("read", &part.path))?;

@@ -29,6 +29,7 @@ use polars_parquet::read::{
     infer_schema, read_metadata,
 };
 
+use super::disk::open_regular;
 use super::error::StoreError;
 
 /// A file's description of itself.
@@ -157,7 +158,7 @@ impl Source {
     /// Reads a file's footer.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         guarded(path, || {
-            let mut file = File::open(path).map_err(StoreError::io("read", path))?;
+            let mut file = open_regular(path).map_err(StoreError::io("read", path))?;
             let metadata = read_metadata(&mut file).map_err(StoreError::parquet("read", path))?;
             let schema = infer_schema(&metadata).map_err(StoreError::parquet("read", path))?;
             Ok(Self {
@@ -198,7 +199,7 @@ impl Source {
         columns: &[&'static str],
     ) -> Result<Slab, StoreError> {
         guarded(&self.path, || {
-            let file = File::open(&self.path).map_err(StoreError::io("read", &self.path))?;
+            let file = open_regular(&self.path).map_err(StoreError::io("read", &self.path))?;
             let length = file
                 .metadata()
                 .map_err(StoreError::io("read", &self.path))?;
