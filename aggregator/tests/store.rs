@@ -367,7 +367,9 @@ fn a_part_that_cannot_be_read_is_declared_lost_and_said() {
     let folder = store.folder().to_owned();
     drop(store);
     std::fs::write(folder.join("samples/live/part-000002.parquet"), b"junk").expect("writes");
-    assert_eq!(RunFolder::open(&folder).expect("opens").notes().len(), 1);
+    let run = RunFolder::open(&folder).expect("opens");
+    assert_eq!(run.notes().len(), 1);
+    assert_eq!(run.samples_lost().expect("reads"), (4, 4), "also before");
     let store = RunStore::open(&folder, Disk::default()).expect("opens");
     assert_eq!(
         store.admitted(&stream(incarnation, StreamKind::Samples)),

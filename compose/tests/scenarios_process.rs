@@ -470,7 +470,7 @@ fn any_proxy_can_be_described_by_a_command_and_a_configuration() {
     let file = folder.path().join("described.toml");
     std::fs::write(&file, DESCRIBED).expect("written");
     let ran = run(&file.to_string_lossy(), &["--faster", "1"]);
-    assert_eq!(ran.steps(), ["kill", "stop"], "{}", ran.said);
+    assert_eq!(ran.steps(), ["kill", "restart"], "{}", ran.said);
     for number in 0..2 {
         let count = |what| ran.count("reused", number, what);
         assert_eq!(count("held") + count("unmeasured"), 2, "{}", ran.said);

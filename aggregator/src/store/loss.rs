@@ -1,9 +1,12 @@
 //! Records that will never come, declared.
 
+use std::collections::BTreeMap;
+
 use gapscope_proto::frame::StreamKind;
 use gapscope_proto::ids::{AgentId, Incarnation};
 
 use super::footer::StreamKey;
+use super::reader::Part;
 
 /// A stretch of seqs of one stream that is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,4 +56,46 @@ pub fn kind_from_word(word: &str) -> Option<StreamKind> {
         "host" => Some(StreamKind::Host),
         _ => None,
     }
+}
+
+/// What no part holds below a stream's highest seq, and no loss stands for: the
+/// records of parts that cannot be read. They were acknowledged and will not come again.
+pub(crate) fn holes<'a>(
+    parts: impl Iterator<Item = &'a Part>,
+    losses: &[LossRecord],
+) -> Vec<LossRecord> {
+    let mut covered: BTreeMap<StreamKey, Vec<(u64, u64)>> = BTreeMap::new();
+    for range in parts.flat_map(|part| &part.footer.ranges) {
+        covered
+            .entry(range.stream.clone())
+            .or_default()
+            .push((range.first_seq, range.last_seq));
+    }
+    for loss in losses {
+        covered
+            .entry(loss.stream())
+            .or_default()
+            .push((loss.first_seq, loss.last_seq));
+    }
+    let mut found = Vec::new();
+    for (stream, mut ranges) in covered {
+        ranges.sort_unstable();
+        let mut next = 1;
+        for (first, last) in ranges {
+            if first > next {
+                found.push(LossRecord {
+                    agent_id: stream.agent_id.clone(),
+                    incarnation: stream.incarnation,
+                    kind: stream.kind,
+                    first_seq: next,
+                    last_seq: first - 1,
+                    count_min: first - next,
+                    count_max: first - next,
+                    reason: "part_unreadable".to_owned(),
+                });
+            }
+            next = next.max(last.saturating_add(1));
+        }
+    }
+    found
 }

@@ -20,7 +20,7 @@ use super::error::StoreError;
 use super::footer::{self, Footer, StreamKey};
 use super::frame;
 use super::inventory;
-use super::loss::LossRecord;
+use super::loss::{LossRecord, holes};
 use super::manifest::{FORMAT_VERSION, Manifest, RunState};
 use super::schema::{
     self, CLOCK_ANCHORS, CLOCK_EXCHANGES, CONTROL, HostTable, INSPECTIONS, LAG, LEDGER_READS,
@@ -442,7 +442,11 @@ impl RunFolder {
             }
         }
         let faults = or_noted(read_faults(path), &mut notes)?;
-        let losses = or_noted(read_losses(path), &mut notes)?;
+        let mut losses = or_noted(read_losses(path), &mut notes)?;
+        if !samples.unreadable.is_empty() {
+            // Declared by whoever goes on with the run; until then said here.
+            losses.extend(holes(samples.used(), &losses));
+        }
         for (stream, seq) in high_water(samples.used().chain(hosts.used()), &losses) {
             manifest.note_committed(&stream, seq);
         }

@@ -1,14 +1,13 @@
 //! A run's folder, made or opened again.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::RunStore;
 use crate::store::buffer::Buffer;
 use crate::store::disk::{Disk, part_number, sweep};
 use crate::store::error::StoreError;
-use crate::store::footer::{Ranges, StreamKey};
-use crate::store::loss::LossRecord;
+use crate::store::footer::Ranges;
+use crate::store::loss::holes;
 use crate::store::manifest::Manifest;
 use crate::store::merge::Small;
 use crate::store::positions::Positions;
@@ -136,39 +135,9 @@ impl RunStore {
 
     /// Declares lost what no part holds below a stream's highest seq.
     pub(super) fn declare_holes<'a>(&mut self, parts: impl Iterator<Item = &'a Part>) {
-        let mut covered: BTreeMap<StreamKey, Vec<(u64, u64)>> = BTreeMap::new();
-        for range in parts.flat_map(|part| &part.footer.ranges) {
-            covered
-                .entry(range.stream.clone())
-                .or_default()
-                .push((range.first_seq, range.last_seq));
-        }
-        for loss in &self.losses {
-            covered
-                .entry(loss.stream())
-                .or_default()
-                .push((loss.first_seq, loss.last_seq));
-        }
-        for (stream, mut ranges) in covered {
-            ranges.sort_unstable();
-            let mut next = 1;
-            for (first, last) in ranges {
-                if first > next {
-                    self.losses.push(LossRecord {
-                        agent_id: stream.agent_id.clone(),
-                        incarnation: stream.incarnation,
-                        kind: stream.kind,
-                        first_seq: next,
-                        last_seq: first - 1,
-                        count_min: first - next,
-                        count_max: first - next,
-                        reason: "part_unreadable".to_owned(),
-                    });
-                    self.losses_changed = true;
-                }
-                next = next.max(last.saturating_add(1));
-            }
-        }
+        let found = holes(parts, &self.losses);
+        self.losses_changed |= !found.is_empty();
+        self.losses.extend(found);
     }
 }
 
